@@ -1,0 +1,77 @@
+"""View or copy: the one table of what happens to shape and strides in a view op, shared by interpreter and compiler.
+
+All functions are pure. Strides are in bytes, as NumPy has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["contiguous_strides", "is_contiguous", "reshape_strides", "slice_bounds"]
+
+
+def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The strides of a fresh C-contiguous tensor; lengths of 0 count as 1."""
+    strides = [itemsize] * len(shape)
+    step = itemsize
+    for axis in range(len(shape) - 1, -1, -1):
+        strides[axis] = step
+        step *= shape[axis] or 1
+    return tuple(strides)
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether elements lie densely in C order. Axes of length 1 have any stride; an empty tensor is contiguous."""
+    if 0 in shape:
+        return True
+    expected = itemsize
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length != 1:
+            if stride != expected:
+                return False
+            expected *= length
+    return True
+
+
+def reshape_strides(
+    shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int], itemsize: int
+) -> tuple[int, ...] | None:
+    """The strides with which `new_shape` views the same elements in C order, or None where only a copy can.
+
+    Both shapes hold the same number of elements. The rule is NumPy's, so that `ndarray.reshape` agrees with it.
+    """
+    if is_contiguous(shape, strides, itemsize):
+        return contiguous_strides(new_shape, itemsize)
+    old = [(length, stride) for length, stride in zip(shape, strides, strict=True) if length != 1]
+    result = [0] * len(new_shape)
+    old_at = new_at = 0
+    while new_at < len(new_shape) and old_at < len(old):
+        new_end, old_end = new_at + 1, old_at + 1
+        new_count, old_count = new_shape[new_at], old[old_at][0]
+        while new_count != old_count:
+            if new_count < old_count:
+                new_count *= new_shape[new_end]
+                new_end += 1
+            else:
+                old_count *= old[old_end][0]
+                old_end += 1
+        for k in range(old_at, old_end - 1):
+            if old[k][1] != old[k + 1][0] * old[k + 1][1]:
+                return None
+        result[new_end - 1] = old[old_end - 1][1]
+        for k in range(new_end - 1, new_at, -1):
+            result[k - 1] = result[k] * new_shape[k]
+        new_at, old_at = new_end, old_end
+    last = itemsize if new_at == 0 else result[new_at - 1]
+    for k in range(new_at, len(new_shape)):
+        result[k] = last
+    return tuple(result)
+
+
+def slice_bounds(start: int, stop: int, step: int, length: int) -> tuple[int, int]:
+    """The first position and the number of elements that Python's ``[start:stop:step]`` takes of `length`.
+
+    `step` is not 0. Bounds beyond the ends are clamped, negative ones count from the end.
+    """
+    positions = range(*slice(start, stop, step).indices(length))
+    return positions.start, len(positions)
