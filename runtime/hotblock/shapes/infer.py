@@ -395,5 +395,3 @@ def _same_value(a: Extent | float | None, b: Extent | float | None) -> bool:
     if isinstance(a, Dim) or isinstance(b, Dim):
         return a == b
     return type(a) is type(b) and (a == b or (a != a and b != b))
-
-

@@ -254,4 +254,3 @@ DTYPE_RULES: Mapping[str, _Rule] = {
     "where": _where,
 }
 """Key of the instruction table -> rule. A rule raises DTypeError, and gives None where it cannot know."""
-

@@ -628,7 +628,9 @@ def _assignable(op: Op, target: Shape | None, position: int) -> None:
     if target is None or value is None:
         return
     if len(value) > len(target):
-        raise ShapeError(f"{op.names[position]} has rank {len(value)}, more than the {len(target)} axes it is written to")
+        raise ShapeError(
+            f"{op.names[position]} has rank {len(value)}, more than the {len(target)} axes it is written to"
+        )
     lead = len(target) - len(value)
     for axis, length in enumerate(value):
         have = op.facts.resolve(length)
