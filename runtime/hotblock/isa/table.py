@@ -120,13 +120,17 @@ class AttrSpec:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One operand of an opcode. At most the last may repeat (`many`); optional ones are left out from the end."""
+    """One operand of an opcode. At most the last may repeat (`many`); optional ones are left out from the end.
+
+    `sizes` marks a host scalar whose value sets a length of a result.
+    """
 
     name: str
     kind: OperandKind
     access: Access = Access.READ
     optional: bool = False
     many: bool = False
+    sizes: bool = False
 
 
 def _any(name: str, *, many: bool = False) -> Operand:
@@ -141,16 +145,16 @@ def _tensor(name: str, access: Access = Access.READ, *, optional: bool = False, 
     return Operand(name, OperandKind.TENSOR, access, optional, many)
 
 
-def _scalar(name: str) -> Operand:
-    return Operand(name, OperandKind.SCALAR)
+def _scalar(name: str, *, sizes: bool = False) -> Operand:
+    return Operand(name, OperandKind.SCALAR, sizes=sizes)
 
 
 def _bool(name: str) -> Operand:
     return Operand(name, OperandKind.BOOL)
 
 
-def _int(name: str, *, many: bool = False) -> Operand:
-    return Operand(name, OperandKind.INT, many=many)
+def _int(name: str, *, many: bool = False, sizes: bool = False) -> Operand:
+    return Operand(name, OperandKind.INT, many=many, sizes=sizes)
 
 
 def _attr(name: str, kind: AttrKind, default: AttrDefault | _Required = _Required.TOKEN) -> AttrSpec:
@@ -169,7 +173,7 @@ _DTYPE = _attr("dtype", AttrKind.DTYPE, DType.FLOAT32)
 _EPS = _attr("eps", AttrKind.FLOAT, 1e-5)
 _X, _A, _B, _OFFSETS = _tensor("x"), _value("a"), _value("b"), _tensor("offsets")
 _VIEWED, _WRITTEN = _tensor("x", Access.ALIAS), _tensor("x", Access.WRITE)
-_DIMS = _int("dims", many=True)
+_DIMS = _int("dims", many=True, sizes=True)
 _AS_NAMED: Final = -1
 
 _GROUPS = frozenset({"TENSOR", "SCALAR", "CMP", "GET", "LOAD", "STORE", "ADD", "RNG", "BRANCH"})
@@ -503,7 +507,8 @@ class Opcode(Enum):
         _tensor("rest", many=True), _AXIS0, dtype="promote", shape="concat", fusion=FusionKind.GATHER)
     TENSOR_STACK = _row(0x1B2, "tensors of one shape along a new axis", _tensor("first"), _tensor("rest", many=True),
         _AXIS0, dtype="promote", shape="stack", fusion=FusionKind.GATHER)
-    TENSOR_PAD = _row(0x1B3, "constant elements before and after along an axis", _X, _int("before"), _int("after"),
+    TENSOR_PAD = _row(0x1B3, "constant elements before and after along an axis", _X,
+        _int("before", sizes=True), _int("after", sizes=True),
         _scalar("value"), _AXIS0, dtype="same", shape="pad", fusion=FusionKind.GATHER)
     TENSOR_TRIL = _row(0x1B4, "zero above the k-th diagonal of the last two axes", _X, _attr("k", AttrKind.INT, 0),
         dtype="same", shape="triangle", fusion=FusionKind.ELEMENTWISE)
@@ -535,11 +540,12 @@ class Opcode(Enum):
     TENSOR_FULL_LIKE = _row(0x1D3, "all of one host scalar, shaped as x; the dtype of x when absent", _X,
         _scalar("value"), _attr("dtype", AttrKind.DTYPE, None), dtype="fill_like", shape="like",
         fusion=FusionKind.ELEMENTWISE)
-    TENSOR_ARANGE = _row(0x1D4, "start, start + step, ... below stop", _scalar("start"), _scalar("stop"),
-        _scalar("step"), _attr("dtype", AttrKind.DTYPE, None), dtype="arange", shape="arange",
+    TENSOR_ARANGE = _row(0x1D4, "start, start + step, ... below stop",
+        _scalar("start", sizes=True), _scalar("stop", sizes=True), _scalar("step", sizes=True),
+        _attr("dtype", AttrKind.DTYPE, None), dtype="arange", shape="arange",
         fusion=FusionKind.ELEMENTWISE, effects=Effect.MAY_RAISE)
     TENSOR_ONE_HOT = _row(0x1D5, "1 at each index along a new last axis, else 0 (all 0 for an index outside)",
-        _tensor("indices"), _int("n"), _DTYPE, dtype="one_hot", shape="one_hot", fusion=FusionKind.ELEMENTWISE)
+        _tensor("indices"), _int("n", sizes=True), _DTYPE, dtype="one_hot", shape="one_hot", fusion=FusionKind.ELEMENTWISE)
 
     # ---- in place, and to the host
     TENSOR_ASSIGN = _row(0x1E0, "write a value into x, broadcast and cast to it", _WRITTEN, _value("value"),

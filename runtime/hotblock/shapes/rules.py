@@ -136,7 +136,7 @@ class Op:
             self.facts.require(ConstraintKind.BROADCAST, a, b, f"{a_name} broadcasts with {b_name}")
             return a if isinstance(a, int) else b
         self.facts.require(ConstraintKind.BROADCAST, a, b, f"{a_name} broadcasts with {b_name}")
-        return self.facts.fresh(f"{a}|{b}")
+        return self.facts.fresh(f"broadcast({a}, {b})")
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,98 @@
+"""From an instruction and the types of its operands to a callable on arrays: how `semantics` is entered.
+
+Each opcode has one `Meaning`. Binding one to operand types settles everything that types decide (promotion, rounding,
+memory order), so that the call itself does only the work. A bound kernel takes arrays and host scalars and gives an array,
+a host scalar, or a tuple of arrays; it never keeps an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+from hotblock.isa.dtypes import DType
+from hotblock.isa.program import AttrValue
+from hotblock.isa.table import Opcode
+from hotblock.semantics.numbers import NUMPY_DTYPES, cast
+from hotblock.shapes import ScalarType, TensorType, ValueType
+
+__all__ = ["MEANINGS", "Binding", "Function", "Kernel", "Meaning", "defines"]
+
+Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a meaning is bound to. `contiguous` tells for each operand whether it lies in C order."""
+
+    xp: ModuleType
+    types: Sequence[ValueType]
+    results: Sequence[ValueType]
+    attrs: Mapping[str, AttrValue]
+    contiguous: Sequence[bool]
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the first result."""
+        result = self.results[0]
+        assert isinstance(result, TensorType) and result.dtype is not None
+        return result.dtype
+
+    def operand_dtype(self, position: int) -> DType:
+        """The dtype of a tensor operand; of a host scalar the default dtype."""
+        type_ = self.types[position]
+        if isinstance(type_, ScalarType):
+            return type_.kind.default_dtype
+        assert isinstance(type_, TensorType) and type_.dtype is not None
+        return type_.dtype
+
+    def is_scalar(self, position: int) -> bool:
+        return isinstance(self.types[position], ScalarType)
+
+    def tensor(self, position: int, x: Any, dtype: DType) -> Any:
+        """Operand `position` as an array of `dtype`; a host scalar becomes rank 0."""
+        if self.is_scalar(position):
+            x = self.xp.asarray(x, dtype=NUMPY_DTYPES[self.operand_dtype(position)])
+        return cast(self.xp, x, self.operand_dtype(position), dtype)
+
+    def finish(self, x: Any, computed: DType) -> Any:
+        """A computed value as the result: an array of the result dtype in C order."""
+        return self.xp.asarray(cast(self.xp, self.xp.asarray(x), computed, self.dtype), order="C")
+
+
+class Meaning(Protocol):
+    """How an opcode is bound."""
+
+    def bind(self, binding: Binding) -> Kernel: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A meaning given by a function of the binding and the operands, for ops that do enough work for that to be free."""
+
+    function: Callable[..., Any]
+
+    def bind(self, binding: Binding) -> Kernel:
+        function = self.function
+
+        def kernel(*operands: Any) -> Any:
+            return function(binding, *operands)
+
+        return kernel
+
+
+MEANINGS: dict[Opcode, Meaning] = {}
+"""One meaning an opcode; filled when `hotblock.semantics` is imported, constant afterwards."""
+
+
+def defines(*opcodes: Opcode) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the function is the meaning of these opcodes."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for opcode in opcodes:
+            MEANINGS[opcode] = Function(function)
+        return function
+
+    return register

@@ -1,0 +1,170 @@
+"""Reductions, scans and products of a whole axis.
+
+Sums promise |error| <= (log2 n + 12) u sum|x| (DESIGN 4.5). Up to 32 bits they accumulate in float64, where any order keeps
+that; float64 itself is summed pairwise along a contiguous axis, never in the order in which memory happens to lie.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from hotblock.isa.dtypes import DType
+from hotblock.isa.table import Opcode
+from hotblock.semantics.binding import Binding, defines
+from hotblock.semantics.numbers import wide
+from hotblock.shapes import TensorType
+
+__all__ = ["pairwise_sum", "sum_last"]
+
+Array = Any
+_LANES: Final = 8
+"""NumPy's pairwise sum keeps 8 partial sums; what does not fill them is added one by one, so it is summed apart."""
+
+
+def _rows(binding: Binding, x: Array) -> Array:
+    """`x` as (kept..., reduced elements): reduced axes last, in one contiguous axis."""
+    axes = binding.attrs.get("axes", binding.attrs.get("axis"))
+    if axes is None:
+        return x.reshape(1, -1) if x.size else x.reshape(1, 0)
+    reduced = [axis % x.ndim for axis in (axes if isinstance(axes, tuple) else (axes,))]
+    kept = [axis for axis in range(x.ndim) if axis not in reduced]
+    moved = binding.xp.asarray(x.transpose(*kept, *reduced), order="C")
+    lengths = [x.shape[axis] for axis in kept]
+    count = 1
+    for axis in reduced:
+        count *= x.shape[axis]
+    return moved.reshape(*lengths, count)
+
+
+def _shape(binding: Binding) -> tuple[int, ...]:
+    result = binding.results[0]
+    assert isinstance(result, TensorType) and result.shape is not None
+    return result.shape  # type: ignore[return-value]
+
+
+def pairwise_sum(xp: ModuleType, rows: Array) -> Array:
+    """Sum of the last axis of C-contiguous float64 rows, at most log2 n + 12 additions deep."""
+    count = rows.shape[-1]
+    whole = count - count % _LANES
+    if whole == count or count < _LANES:
+        return xp.add.reduce(rows, axis=-1)
+    return xp.add.reduce(xp.asarray(rows[..., :whole], order="C"), axis=-1) + xp.add.reduce(rows[..., whole:], axis=-1)
+
+
+def sum_last(xp: ModuleType, rows: Array) -> Array:
+    """Sum of the last axis as float64."""
+    if rows.dtype == xp.float64:
+        return pairwise_sum(xp, rows)
+    return xp.add.reduce(rows, axis=-1, dtype=xp.float64)
+
+
+def _float_rows(binding: Binding, x: Array) -> Array:
+    source = binding.operand_dtype(0)
+    dtype = wide(source) if source.is_float else DType.FLOAT64
+    return _rows(binding, binding.tensor(0, x, dtype))
+
+
+def _round(binding: Binding, value: Array) -> Array:
+    """float64 results as the result, rounded once."""
+    return binding.finish(binding.xp.asarray(value).reshape(_shape(binding)), DType.FLOAT64)
+
+
+@defines(Opcode.TENSOR_SUM)
+def _sum(binding: Binding, x: Array) -> Array:
+    if not binding.dtype.is_float:
+        rows = _rows(binding, binding.tensor(0, x, DType.INT64))
+        return binding.finish(binding.xp.add.reduce(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+    return _round(binding, sum_last(binding.xp, _float_rows(binding, x)))
+
+
+@defines(Opcode.TENSOR_MEAN)
+def _mean(binding: Binding, x: Array) -> Array:
+    rows = _float_rows(binding, x)
+    return _round(binding, sum_last(binding.xp, rows) / np.float64(rows.shape[-1]))
+
+
+@defines(Opcode.TENSOR_VAR)
+def _var(binding: Binding, x: Array) -> Array:
+    rows = _float_rows(binding, x).astype(binding.xp.float64)
+    count = np.float64(rows.shape[-1])
+    mean = sum_last(binding.xp, rows) / count
+    deviation = rows - mean[..., None]
+    correction = binding.attrs["correction"]
+    assert isinstance(correction, float)
+    return _round(binding, sum_last(binding.xp, deviation * deviation) / max(count - correction, np.float64(0)))
+
+
+@defines(Opcode.TENSOR_PROD)
+def _prod(binding: Binding, x: Array) -> Array:
+    xp = binding.xp
+    if not binding.dtype.is_float:
+        rows = _rows(binding, binding.tensor(0, x, DType.INT64))
+        return binding.finish(xp.multiply.reduce(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+    rows = _float_rows(binding, x).astype(xp.float64)
+    # Mantissas and exponents apart, so that nothing over- or underflows on the way.
+    mantissa, exponent = xp.frexp(rows)
+    exponent = xp.add.reduce(xp.asarray(exponent, dtype=xp.int64), axis=-1)
+    while mantissa.shape[-1] > 1:
+        half = mantissa.shape[-1] // 2
+        rest = mantissa[..., 2 * half :]
+        mantissa, carried = xp.frexp(mantissa[..., :half] * mantissa[..., half : 2 * half])
+        exponent = exponent + xp.add.reduce(xp.asarray(carried, dtype=xp.int64), axis=-1)
+        mantissa = xp.concatenate([mantissa, rest], axis=-1)
+    value = mantissa[..., 0] if mantissa.shape[-1] else xp.ones(mantissa.shape[:-1])
+    return _round(binding, xp.ldexp(value, xp.clip(exponent, -(1 << 20), 1 << 20).astype(xp.int32)))
+
+
+def _extreme(binding: Binding, x: Array, name: str, negative_wins: bool) -> Array:
+    xp, dtype = binding.xp, wide(binding.operand_dtype(0))
+    rows = _rows(binding, binding.tensor(0, x, dtype))
+    result = xp.asarray(getattr(xp, name).reduce(rows, axis=-1))
+    if dtype.is_float and (result == 0).any():
+        # The array module leaves open which zero wins.
+        signs = xp.signbit(rows) & (rows == 0) if negative_wins else ~xp.signbit(rows) & (rows == 0)
+        zero = xp.where(signs.any(axis=-1) == negative_wins, -0.0, 0.0).astype(rows.dtype)
+        result = xp.where(result == 0, zero, result)
+    return binding.finish(result.reshape(_shape(binding)), dtype)
+
+
+@defines(Opcode.TENSOR_MAX)
+def _max(binding: Binding, x: Array) -> Array:
+    return _extreme(binding, x, "maximum", negative_wins=False)
+
+
+@defines(Opcode.TENSOR_MIN)
+def _min(binding: Binding, x: Array) -> Array:
+    return _extreme(binding, x, "minimum", negative_wins=True)
+
+
+@defines(Opcode.TENSOR_ANY)
+def _any(binding: Binding, x: Array) -> Array:
+    truth = _rows(binding, binding.tensor(0, x, DType.BOOL))
+    return binding.finish(truth.any(axis=-1).reshape(_shape(binding)), DType.BOOL)
+
+
+@defines(Opcode.TENSOR_ALL)
+def _all(binding: Binding, x: Array) -> Array:
+    truth = _rows(binding, binding.tensor(0, x, DType.BOOL))
+    return binding.finish(truth.all(axis=-1).reshape(_shape(binding)), DType.BOOL)
+
+
+@defines(Opcode.TENSOR_ARGMAX)
+def _argmax(binding: Binding, x: Array) -> Array:
+    rows = _rows(binding, binding.tensor(0, x, wide(binding.operand_dtype(0))))
+    return binding.finish(binding.xp.argmax(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+
+
+@defines(Opcode.TENSOR_ARGMIN)
+def _argmin(binding: Binding, x: Array) -> Array:
+    rows = _rows(binding, binding.tensor(0, x, wide(binding.operand_dtype(0))))
+    return binding.finish(binding.xp.argmin(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+
+
+@defines(Opcode.TENSOR_CUMSUM)
+def _cumsum(binding: Binding, x: Array) -> Array:
+    dtype = DType.FLOAT64 if binding.dtype.is_float else DType.INT64
+    axis = binding.attrs["axis"]
+    return binding.finish(binding.xp.cumsum(binding.tensor(0, x, dtype), axis=axis), dtype)

@@ -1,0 +1,39 @@
+"""What one call may use, so that no program takes the host down (DESIGN 3, verifier)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+def _half_of_memory() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one call; a call that reaches one ends in ResourceError. None lifts a limit.
+
+    `bytes`: tensors alive at once (default: half of the memory this process may use). `depth`: nested calls.
+    `steps`: instructions (default 10^9, a minute or more of host-scalar work).
+    """
+
+    bytes: int | None = None
+    depth: int | None = 10_000
+    steps: int | None = 1_000_000_000
+
+    @classmethod
+    def default(cls) -> Limits:
+        """The defaults for this machine."""
+        return cls(bytes=_half_of_memory())

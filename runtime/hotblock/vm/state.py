@@ -1,0 +1,83 @@
+"""What programs of one runtime share: parameters and the random stream. Both are safe for threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from hotblock.devices import Device
+from hotblock.errors import HotblockError
+from hotblock.vm.values import LayoutTable, TensorValue
+
+__all__ = ["Parameters", "RandomStream"]
+
+Array = Any
+
+
+class Parameters(MutableMapping[str, Array]):
+    """Named tensors that programs read with `load.param` and replace with `store.param`.
+
+    Setting copies; reading gives a read-only array, which later stores do not change.
+    """
+
+    def __init__(self, device: Device, layouts: LayoutTable) -> None:
+        self._device = device
+        self._layouts = layouts
+        self._values: dict[str, TensorValue] = {}
+        self._lock = threading.Lock()
+
+    def load(self, name: str) -> TensorValue:
+        """The current value. Raises HotblockError naming what is missing."""
+        value = self._values.get(name)
+        if value is None:
+            raise HotblockError(f"no parameter {name!r}; set rt.params[{name!r}] = array", reason="missing_param")
+        return value
+
+    def freeze(self, array: Array) -> TensorValue:
+        """A read-only copy of an array, in C order."""
+        copy = self._device.xp.array(array, order="C")
+        copy.flags.writeable = False
+        return TensorValue(copy, self._layouts.of(copy))
+
+    def __getitem__(self, name: str) -> Array:
+        return self._values[name].array
+
+    def __setitem__(self, name: str, value: Array) -> None:
+        if isinstance(value, (bool, int, float)):
+            value = self._device.xp.asarray(value)
+        frozen = self.freeze(self._device.to_array(value))
+        with self._lock:
+            self._values[name] = frozen
+
+    def __delitem__(self, name: str) -> None:
+        with self._lock:
+            del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._values))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class RandomStream:
+    """The seed and the number of the next draw. Seeding starts the stream anew."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._seed = seed
+        self._draws = 0
+
+    def seed(self, seed: int) -> None:
+        with self._lock:
+            self._seed, self._draws = seed, 0
+
+    def current_seed(self) -> int:
+        return self._seed
+
+    def draw(self) -> int:
+        """The next draw number: 0, 1, 2, ..."""
+        with self._lock:
+            self._draws += 1
+            return self._draws - 1

@@ -1,0 +1,85 @@
+"""What registers hold: host scalars as Python numbers, tensors as an array with an interned layout."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hotblock.isa.dtypes import DType
+from hotblock.semantics import NUMPY_DTYPES, dtype_of
+from hotblock.shapes import ScalarKind, ScalarType, TensorType, ValueType, contiguous_strides, is_contiguous
+
+__all__ = ["Layout", "LayoutTable", "TensorValue", "value_type"]
+
+Array = Any
+
+
+class Layout:
+    """Shape, strides and dtype of a tensor. One object a layout, so that comparing and hashing is by identity."""
+
+    __slots__ = ("contiguous", "dtype", "shape", "size", "strides", "type")
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> None:
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.contiguous = is_contiguous(shape, strides, dtype.itemsize)
+        self.type = TensorType(dtype, shape)
+        self.size = math.prod(shape) * dtype.itemsize  # bytes of its elements
+
+    def __repr__(self) -> str:
+        return f"{self.type}" if self.contiguous else f"{self.type} strides {self.strides}"
+
+
+class LayoutTable:
+    """Interns layouts. Bounded: when full it starts anew, and a layout met again is another object, which only costs a
+    look-up elsewhere. Safe for threads (two may make one layout twice)."""
+
+    def __init__(self, capacity: int = 1 << 16) -> None:
+        self._capacity = capacity
+        self._layouts: dict[tuple[tuple[int, ...], tuple[int, ...], Any], Layout] = {}
+
+    def of(self, array: Array) -> Layout:
+        """The layout of an array. Raises DTypeError for a dtype that hotblock does not have."""
+        key = (array.shape, array.strides, array.dtype)
+        layout = self._layouts.get(key)
+        return self._add(key, dtype_of(array.dtype)) if layout is None else layout
+
+    def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Layout:
+        """The layout of a new tensor: C-contiguous."""
+        key = (shape, contiguous_strides(shape, dtype.itemsize), NUMPY_DTYPES[dtype])
+        layout = self._layouts.get(key)
+        return self._add(key, dtype) if layout is None else layout
+
+    def _add(self, key: tuple[tuple[int, ...], tuple[int, ...], Any], dtype: DType) -> Layout:
+        if len(self._layouts) >= self._capacity:
+            self._layouts = {}
+        return self._layouts.setdefault(key, Layout(key[0], key[1], dtype))
+
+
+class TensorValue:
+    """A tensor in a register. Not a number: comparing or testing it raises TypeError instead of giving nonsense."""
+
+    __slots__ = ("array", "layout")
+
+    def __init__(self, array: Array, layout: Layout) -> None:
+        self.array = array
+        self.layout = layout
+
+    def __bool__(self) -> bool:
+        raise TypeError("a tensor is no host bool")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("a tensor is no host scalar")
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<{self.layout!r}>"
+
+
+def value_type(value: TensorValue | bool | int | float) -> ValueType:
+    """The type of a register's value; of a host int with its value."""
+    if isinstance(value, TensorValue):
+        return value.layout.type
+    return ScalarType(ScalarKind.of(value), value)
