@@ -17,7 +17,7 @@ from hotblock.isa.table import Opcode
 from hotblock.semantics import math as hm
 from hotblock.semantics.binding import MEANINGS, Binding, Kernel, defines
 from hotblock.semantics.numbers import cast, scalar_to_dtype, wide
-from hotblock.shapes import ScalarKind, ScalarType, TensorType, promote_values
+from hotblock.shapes import ScalarKind, ScalarType, TensorType, ValueType, promote_values
 
 __all__ = ["Elementwise"]
 

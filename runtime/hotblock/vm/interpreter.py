@@ -1,6 +1,7 @@
 """The interpreter: fetch, branch, call, count. What instructions do is in `vm.steps`.
 
-A frame is a list of registers whose last element is the context of the outermost call. Frames are on an explicit stack, so that the depth of a program's calls never meets the depth of Python's own.
+A frame is a list of registers whose last element is the context of the outermost call. Frames are on an explicit
+stack, so that the depth of a program's calls never meets the depth of Python's own.
 """
 
 from __future__ import annotations

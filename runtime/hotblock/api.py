@@ -1,0 +1,326 @@
+"""The public face: `Runtime` loads programs and calls them. Kept stable."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from hotblock import files
+from hotblock.devices import CpuDevice, Device
+from hotblock.errors import DTypeError, HotblockError, ProgramError, ShapeError
+from hotblock.frontend.function import Function, is_scalar_leaf
+from hotblock.frontend.trees import Flat, flatten_as, unflatten, unflatten_plain
+from hotblock.isa.program import INT64_MAX, INT64_MIN, Param, ParamKind, Program
+from hotblock.isa.program import Function as BytecodeFunction
+from hotblock.isa.verify import verify
+from hotblock.shapes import infer_function
+from hotblock.vm import (
+    Code,
+    Instrument,
+    LayoutTable,
+    Limits,
+    Parameters,
+    RandomStream,
+    StepMaker,
+    TensorValue,
+    allocate,
+    execute,
+    load_program,
+)
+
+__all__ = ["Constant", "LoadedFunction", "LoadedProgram", "LoadedPython", "Runtime"]
+
+Array = Any
+_COMPILERS = (None, "off")
+_MAX_INFERRED = 20_000  # instructions; larger programs are checked as they run
+
+
+class Constant:
+    """An opaque handle of a tensor that will not change. Accepted wherever an array is; writing to it raises."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: TensorValue) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return f"<hb.Constant {self._value.layout!r}>"
+
+
+class Loaded(Protocol):
+    """What `Runtime.load` gives: something to call."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Runtime:
+    """Loads and runs programs on one device.
+
+    Safe for threads: calls may run at the same time, each with frames of its own; parameters and the random stream are
+    shared. `compiler`: "off" interprets everything; None picks what is installed.
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        compiler: str | None = None,
+        *,
+        limits: Limits | None = None,
+        instrument: Instrument | None = None,
+    ) -> None:
+        if device != "cpu":
+            raise HotblockError(f"no device {device!r}; this version has 'cpu'", reason="device")
+        if compiler not in _COMPILERS:
+            raise HotblockError(f"no compiler {compiler!r}; this version has 'off'", reason="compiler")
+        self._device: Device = CpuDevice()
+        self._limits = Limits.default() if limits is None else limits
+        self._layouts = LayoutTable()
+        self._params = Parameters(self._device, self._layouts)
+        self._random = RandomStream()
+        self._instrument = instrument
+        self._maker = StepMaker(self._device, self._layouts, self._params, self._random, allocate, _print)
+        self._closed = False
+
+    # ---- loading
+
+    def load(self, source: Function | Program | str | os.PathLike[str]) -> Any:
+        """A callable for an `@hb.function`, a `Program`, or the path of a .hbasm or .hbc file.
+
+        Raises ProgramError for a program that does not verify, ShapeError or DTypeError for one that no input makes right.
+        """
+        self._demand_open()
+        if isinstance(source, Function):
+            return LoadedPython(self, source)
+        if isinstance(source, Program):
+            return LoadedProgram(self, source)
+        if isinstance(source, (str, os.PathLike)):
+            return LoadedProgram(self, files.load(source))
+        hint = "; decorate it with @hb.function" if callable(source) else ""
+        raise HotblockError(f"load takes an @hb.function, a Program or a path, not {source!r:.60}{hint}")
+
+    def _code(self, program: Program) -> dict[str, Code]:
+        verify(program)
+        for function in program.functions:
+            if sum(len(block.instructions) for block in function.blocks) <= _MAX_INFERRED:
+                infer_function(program, function.name)
+        return load_program(program, self._maker, self._instrument)
+
+    # ---- values
+
+    @property
+    def params(self) -> MutableMapping[str, Array]:
+        """Named tensors that programs share. Setting copies; reading gives a read-only view."""
+        return self._params
+
+    def constant(self, array: Array) -> Constant:
+        """Copy an array into a handle that can be passed wherever an array can."""
+        self._demand_open()
+        return Constant(self._params.freeze(self._device.to_array(array)))
+
+    def seed(self, seed: int) -> None:
+        """Start the random stream anew. Any int64."""
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not INT64_MIN <= seed <= INT64_MAX:
+            raise DTypeError(f"a seed is an int64, not {seed!r}")
+        self._random.seed(int(seed))
+
+    def _is_leaf(self, value: Any) -> bool:
+        return is_scalar_leaf(value) or isinstance(value, Constant) or self._device.is_array(value)
+
+    def _register_value(self, value: Any, path: str) -> Any:
+        """What a register holds for an argument. Raises DTypeError naming its path."""
+        if type(value) is int:
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise DTypeError(f"{path} is {value}, which does not fit int64", reason="int64_overflow")
+            return value
+        if is_scalar_leaf(value):
+            return value
+        if isinstance(value, Constant):
+            return value._value
+        if not self._device.is_array(value):
+            raise DTypeError(f"{path} is a {type(value).__name__}; pass an array or a number", reason="argument")
+        try:
+            array = self._device.to_array(value)
+        except DTypeError as error:
+            raise DTypeError(f"{path}: {error.message}", reason=error.reason) from error.__cause__
+        return TensorValue(array, self._layouts.of(array))
+
+    # ---- running
+
+    def _run(self, code: Code, args: list[Any]) -> list[Array]:
+        self._demand_open()
+        _check_arguments(code.function, args)
+        with np.errstate(all="ignore"):
+            results = execute(code, args, self._limits)
+        return [value.array if isinstance(value, TensorValue) else value for value in results]
+
+    def close(self) -> None:
+        """Release what the runtime holds. Calls afterwards raise; closing twice does nothing."""
+        self._closed = True
+        self._params.clear()
+
+    def _demand_open(self) -> None:
+        if self._closed:
+            raise HotblockError("this runtime is closed", reason="closed")
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class LoadedFunction:
+    """A function of a loaded program. Takes its parameters by position or name; one result comes as it is, several as a
+    tuple. A function compiled from Python takes and gives the trees that the Python function does."""
+
+    def __init__(self, runtime: Runtime, code: Code) -> None:
+        self._runtime = runtime
+        self._code = code
+        self.function: BytecodeFunction = code.function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        signature = self.function.signature
+        if signature is not None:
+            names = [name for name, _ in signature.args]
+            bound = _bind(self.function.name, names, args, kwargs)
+            leaves = [
+                leaf
+                for (name, spec), v in zip(signature.args, bound, strict=True)
+                for leaf in flatten_as(spec, v, name)
+            ]
+            registers = [self._runtime._register_value(leaf, path) for path, leaf in leaves]
+            return unflatten_plain(signature.result, self._runtime._run(self._code, registers))
+        names = [self.function.debug.register(i) or f"arg{i}" for i in range(len(self.function.params))]
+        bound = _bind(self.function.name, names, args, kwargs)
+        results = self._runtime._run(
+            self._code, [self._runtime._register_value(v, n) for n, v in zip(names, bound, strict=True)]
+        )
+        if len(results) == 1:
+            return results[0]
+        return tuple(results) if results else None
+
+    def __repr__(self) -> str:
+        return f"<hb.LoadedFunction @{self.function.name}>"
+
+
+class LoadedProgram:
+    """A loaded program. Calling it runs its entry: the declared one, `main`, or the only function."""
+
+    def __init__(self, runtime: Runtime, program: Program) -> None:
+        self.program = program
+        self._functions = {name: LoadedFunction(runtime, code) for name, code in runtime._code(program).items()}
+
+    def __getitem__(self, name: str) -> LoadedFunction:
+        """The function called `name`. Raises KeyError."""
+        return self._functions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self.program.entry_function
+        if entry is None:
+            raise ProgramError(f"which function? this program has {', '.join(self._functions)}; index it by name")
+        return self._functions[entry.name](*args, **kwargs)
+
+
+class LoadedPython:
+    """A loaded `@hb.function`: compiled for each structure of arguments it is called with."""
+
+    def __init__(self, runtime: Runtime, function: Function) -> None:
+        self._runtime = runtime
+        self.function = function
+        self._codes: dict[int, tuple[Program, dict[str, Code], Flat]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        runtime = self._runtime
+        arguments = self.function.arguments(args, kwargs, runtime._is_leaf)
+        compiled = self.function.compile(arguments)
+        loaded = self._codes.get(id(compiled))
+        if loaded is None:
+            with self._lock:
+                # The program is kept beside its code, so that its id stays its own.
+                loaded = compiled.program, runtime._code(compiled.program), compiled.result
+                self._codes[id(compiled)] = loaded
+        program, codes, result = loaded
+        assert program.entry is not None
+        paths = ((path, leaf) for name, flat in arguments.items() for path, leaf in _with_paths(name, flat))
+        registers = [runtime._register_value(leaf, path) for path, leaf in paths]
+        values = runtime._run(codes[program.entry], registers)
+        return unflatten(result.spec, values, result.statics, result.classes)
+
+    def __repr__(self) -> str:
+        return f"<hb.LoadedPython {self.function.__name__}>"
+
+
+def _with_paths(name: str, flat: Flat) -> Iterator[tuple[str, Any]]:
+    return zip(flat.spec.paths(name), flat.leaves, strict=True)
+
+
+def _bind(function: str, names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    if len(args) > len(names):
+        raise HotblockError(
+            f"@{function} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}", reason="arguments"
+        )
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names or name in given:
+            what = "twice" if name in given else "unknown"
+            raise HotblockError(
+                f"@{function}: argument {name!r} is {what}; it takes {', '.join(names)}", reason="arguments"
+            )
+        given[name] = value
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise HotblockError(f"@{function} misses {', '.join(missing)}", reason="arguments")
+    return [given[name] for name in names]
+
+
+def _check_arguments(function: BytecodeFunction, args: list[Any]) -> None:
+    """Hold arguments against declared parameter types; a symbol is one length throughout."""
+    symbols: dict[str, int] = {}
+    for number, (param, value) in enumerate(zip(function.params, args, strict=True)):
+        if param.kind is ParamKind.ANY:
+            continue
+        if not _fits(param, value):
+            name = function.debug.register(number) or str(number)
+            kind = value.layout.type if isinstance(value, TensorValue) else f"a host {type(value).__name__}"
+            raise DTypeError(f"@{function.name}: %{name} is declared {param}, not {kind}", reason="argument")
+        if param.dims is not None:
+            _check_dims(function, number, param, value.layout.shape, symbols)
+
+
+_SCALAR_TYPES = {ParamKind.BOOL: bool, ParamKind.INT: int, ParamKind.FLOAT: float}
+
+
+def _fits(param: Param, value: Any) -> bool:
+    if param.kind is not ParamKind.TENSOR:
+        return type(value) is _SCALAR_TYPES[param.kind]
+    return isinstance(value, TensorValue) and param.dtype in (None, value.layout.dtype)
+
+
+def _check_dims(
+    function: BytecodeFunction, number: int, param: Param, shape: tuple[int, ...], symbols: dict[str, int]
+) -> None:
+    assert param.dims is not None
+    name = function.debug.register(number) or str(number)
+    head = f"@{function.name}: %{name} is declared {param}, not [{', '.join(map(str, shape))}]"
+    if len(shape) != len(param.dims):
+        raise ShapeError(f"{head}: rank {len(param.dims)} != {len(shape)}", reason="argument")
+    for axis, (dim, length) in enumerate(zip(param.dims, shape, strict=True)):
+        wanted = symbols.setdefault(dim, length) if isinstance(dim, str) else dim
+        if wanted is not None and wanted != length:
+            called = f"{dim} = {wanted}" if isinstance(dim, str) else str(wanted)
+            raise ShapeError(
+                f"{head}: %{name}.shape[{axis}] == {called} does not hold: {length} != {wanted}", reason="argument"
+            )
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

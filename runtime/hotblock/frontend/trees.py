@@ -1,0 +1,149 @@
+"""Nested Python values <-> flat leaves (a pytree with static structure).
+
+Containers are dicts with string keys, lists, tuples and dataclasses. A leaf is an array, a Python int, float or bool, or a
+spec of one. Anything else that is hashable is static: part of the structure.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hotblock.errors import HotblockError
+from hotblock.isa.tree import TreeKind, TreeSpec
+
+__all__ = ["Flat", "flatten", "flatten_as", "unflatten", "unflatten_plain"]
+
+_LEAF = TreeSpec(TreeKind.LEAF)
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A value taken apart: structure, leaves, and in order of appearance the static values and dataclass types."""
+
+    spec: TreeSpec
+    leaves: tuple[Any, ...]
+    statics: tuple[Any, ...]
+    classes: tuple[type, ...]
+
+
+def flatten(value: Any, is_leaf: Callable[[Any], bool], path: str) -> Flat:
+    """Take a value apart. Raises HotblockError naming the path of what is neither a container, a leaf nor hashable."""
+    leaves: list[Any] = []
+    statics: list[Any] = []
+    classes: list[type] = []
+
+    def walk(node: Any, path: str) -> TreeSpec:
+        if is_leaf(node):
+            leaves.append(node)
+            return _LEAF
+        kind = type(node)
+        if kind is tuple or kind is list:
+            children = tuple(walk(child, f"{path}[{i}]") for i, child in enumerate(node))
+            return TreeSpec(TreeKind.TUPLE if kind is tuple else TreeKind.LIST, children)
+        if kind is dict:
+            for key in node:
+                if not isinstance(key, str):
+                    raise HotblockError(f"{path} has the key {key!r}; keys of a dict are strings", reason="structure")
+            children = tuple(walk(child, f"{path}[{key!r}]") for key, child in node.items())
+            return TreeSpec(TreeKind.DICT, children, tuple(node))
+        if dataclasses.is_dataclass(node) and not isinstance(node, type):
+            fields = tuple(field.name for field in dataclasses.fields(node))
+            classes.append(kind)
+            children = tuple(walk(getattr(node, name), f"{path}.{name}") for name in fields)
+            return TreeSpec(TreeKind.DATACLASS, children, fields, f"{kind.__module__}.{kind.__qualname__}")
+        try:
+            hash(node)
+        except TypeError:
+            raise HotblockError(
+                f"{path} is a {kind.__name__}; pass arrays, numbers, and dicts, lists, tuples or dataclasses of them",
+                reason="structure",
+            ) from None
+        statics.append(node)
+        return TreeSpec(TreeKind.STATIC, name=repr(node))
+
+    spec = walk(value, path)
+    return Flat(spec, tuple(leaves), tuple(statics), tuple(classes))
+
+
+def flatten_as(spec: TreeSpec, value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The (path, leaf) pairs of a value that has the structure `spec`, in order. Raises HotblockError where it has not.
+
+    A dict with the right keys stands in for a dataclass and the other way round: a stored program does not know types.
+    """
+    if spec.kind is TreeKind.LEAF:
+        yield path, value
+        return
+    if spec.kind is TreeKind.STATIC:
+        if repr(value) != spec.name:
+            raise HotblockError(f"{path} was {spec.name} when this was compiled, not {value!r:.60}", reason="structure")
+        return
+    children: Iterable[Any]
+    if spec.kind in (TreeKind.TUPLE, TreeKind.LIST):
+        if not isinstance(value, (tuple, list)) or len(value) != len(spec.children):
+            raise HotblockError(
+                f"{path} is a {spec.kind.name.lower()} of {len(spec.children)}, not {_describe(value)}",
+                reason="structure",
+            )
+        children = value
+    else:
+        fields = value if isinstance(value, dict) else {k: getattr(value, k) for k in spec.keys if hasattr(value, k)}
+        if set(fields) != set(spec.keys):
+            raise HotblockError(
+                f"{path} has the fields {', '.join(spec.keys) or 'none'}, not those of {_describe(value)}",
+                reason="structure",
+            )
+        children = [fields[key] for key in spec.keys]
+    for position, (child_spec, child) in enumerate(zip(spec.children, children, strict=True)):
+        yield from flatten_as(child_spec, child, path + spec.step(position))
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, dict):
+        return f"a dict with {', '.join(map(str, value)) or 'no keys'}"
+    return f"a {type(value).__name__}"
+
+
+def unflatten(spec: TreeSpec, leaves: Iterable[Any], statics: Iterable[Any], classes: Iterable[type]) -> Any:
+    """Put a value together again from what `flatten` gave."""
+    leaf, static, class_ = iter(leaves), iter(statics), iter(classes)
+
+    def build(spec: TreeSpec) -> Any:
+        if spec.kind is TreeKind.LEAF:
+            return next(leaf)
+        if spec.kind is TreeKind.STATIC:
+            return next(static)
+        if spec.kind is TreeKind.DATACLASS:
+            type_ = next(class_)
+            return type_(**{key: build(child) for key, child in zip(spec.keys, spec.children, strict=True)})
+        children = [build(child) for child in spec.children]
+        if spec.kind is TreeKind.DICT:
+            return dict(zip(spec.keys, children, strict=True))
+        return tuple(children) if spec.kind is TreeKind.TUPLE else children
+
+    return build(spec)
+
+
+def unflatten_plain(spec: TreeSpec, leaves: Iterable[Any]) -> Any:
+    """Put a value together without its types, as for a program read from a file: dataclasses come as dicts."""
+    leaf = iter(leaves)
+
+    def build(spec: TreeSpec) -> Any:
+        if spec.kind is TreeKind.LEAF:
+            return next(leaf)
+        if spec.kind is TreeKind.STATIC:
+            try:
+                return ast.literal_eval(spec.name)
+            except (ValueError, SyntaxError):
+                return spec.name
+        children = [build(child) for child in spec.children]
+        if spec.kind in (TreeKind.DICT, TreeKind.DATACLASS):
+            return dict(zip(spec.keys, children, strict=True))
+        return tuple(children) if spec.kind is TreeKind.TUPLE else children
+
+    return build(spec)
