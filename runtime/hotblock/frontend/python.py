@@ -1,8 +1,8 @@
 """Python functions -> bytecode, by abstract interpretation of their syntax trees.
 
 A function is compiled for one call structure: the tree of its arguments, the kind of each leaf, the static values.
-Statements are walked once, loops until the kinds of what they carry settle. Run-time values become registers, everything else stays a
-Python object. `frontend/expressions.py` has the expressions; this file has statements, control flow and calls.
+Statements are walked once, loops until the kinds of what they carry settle. Run-time values become registers, everything
+else stays a Python object. `frontend/expressions.py` has the expressions; here are statements, control flow and calls.
 """
 
 from __future__ import annotations
@@ -550,9 +550,9 @@ class FunctionCompiler(Expressions):
 
     def _for_range(self, node: ast.For, start: Value, stop: Value, step: Value) -> None:
         b = self.builder
-        counter, bound = "for.counter", "for.stop"
-        depth = f".{len(self.loops)}.{node.lineno}"
-        counter, bound = counter + depth, bound + depth
+        # Names that no Python variable has: the loop's own counter, which assignments to the target do not change.
+        own = f"{ast.unparse(node.target)}.{len(self.loops)}"
+        counter, bound = f"{own}.at", f"{own}.stop"
         assert self.env is not None
         trips = step.constant is None
         if trips:

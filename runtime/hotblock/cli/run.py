@@ -1,0 +1,131 @@
+"""`hotblock run`: run a function of a program on inputs from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from hotblock import files
+from hotblock.api import Runtime
+from hotblock.cli.report import describe, emit_json, json_option
+from hotblock.errors import HotblockError, ProgramError
+from hotblock.vm import Limits, Tracer
+
+__all__ = ["run"]
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--fn", "name", help="The function to run [the entry, main, or the only one].")
+@click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    help="An argument: a .npy file, a number, true or false; by position, or NAME=VALUE. Repeat it.",
+)
+@click.option("--param", "-p", "params", multiple=True, help="A parameter as NAME=FILE.npy. Repeat it.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Save the results: .npy for one tensor, else .npz."
+)
+@click.option("--trace", is_flag=True, help="Write each instruction and its results to standard error.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random stream.")
+@click.option("--max-steps", type=click.IntRange(1), help="Most instructions to run.")
+@click.option("--max-bytes", type=click.IntRange(1), help="Most bytes of tensors alive at once.")
+@json_option
+def run(
+    file: Path,
+    name: str | None,
+    inputs: tuple[str, ...],
+    params: tuple[str, ...],
+    output: Path | None,
+    trace: bool,
+    seed: int,
+    max_steps: int | None,
+    max_bytes: int | None,
+    as_json: bool,
+) -> None:
+    """Run a function of FILE (.hbasm or .hbc).
+
+    \b
+    hotblock run sum.hbasm --input x.npy
+    hotblock run model.hbc --fn main -i x=x.npy -i n=3 -o y.npy
+    """
+    program = files.load(file)
+    defaults = Limits.default()
+    limits = Limits(max_bytes or defaults.bytes, defaults.depth, max_steps or defaults.steps)
+    instrument = Tracer(lambda line: click.echo(line, err=True)) if trace else None
+    with Runtime(limits=limits, instrument=instrument) as runtime:
+        runtime.seed(seed)
+        for param in params:
+            key, separator, path = param.partition("=")
+            if not separator:
+                raise click.UsageError(f"--param {param}: write NAME=FILE.npy")
+            runtime.params[key] = _load(path)
+        loaded = runtime.load(program)
+        function = loaded
+        if name is not None:
+            if name not in program:
+                raise ProgramError(f"{file} has no function @{name}; it has {', '.join(loaded)}", reason="function")
+            function = loaded[name]
+        args, kwargs = _arguments(inputs)
+        result = function(*args, **kwargs)
+        results = result if isinstance(result, tuple) else () if result is None else (result,)
+        if output is not None:
+            _save(output, results)
+        if as_json:
+            emit_json({"results": [describe(value) if _plain(value) else repr(value) for value in results]})
+        else:
+            for value in results:
+                click.echo(value)
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, np.ndarray))
+
+
+def _arguments(inputs: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for text in inputs:
+        key, separator, value = text.partition("=")
+        if separator and key.isidentifier():
+            kwargs[key] = _argument(value)
+        else:
+            args.append(_argument(text))
+    return args, kwargs
+
+
+def _argument(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return _load(text)
+
+
+def _load(path: str) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise HotblockError(f"{path}: {error.strerror or error}", reason="file") from None
+    except ValueError:
+        raise HotblockError(f"{path}: not a .npy file of numbers (numpy.save writes one)", reason="file") from None
+
+
+def _save(path: Path, results: tuple[Any, ...]) -> None:
+    try:
+        if path.suffix == ".npy":
+            if len(results) != 1:
+                raise HotblockError(f"{path}: a .npy file holds one tensor, there are {len(results)}; use .npz")
+            np.save(path, results[0])
+        else:
+            np.savez(path, **{f"result{number}": value for number, value in enumerate(results)})
+    except OSError as error:
+        raise HotblockError(f"{path}: {error.strerror or error}", reason="file") from None
