@@ -105,9 +105,10 @@ class Runtime:
 
     def _code(self, program: Program) -> dict[str, Code]:
         verify(program)
-        for function in program.functions:
-            if sum(len(block.instructions) for block in function.blocks) <= _MAX_INFERRED:
-                infer_function(program, function.name)
+        entry = program.entry_function
+        # Other functions are checked as they run: a program is not useless because one of them is.
+        if entry is not None and sum(len(block.instructions) for block in entry.blocks) <= _MAX_INFERRED:
+            infer_function(program, entry.name)
         return load_program(program, self._maker, self._instrument)
 
     # ---- values

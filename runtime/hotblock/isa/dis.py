@@ -11,7 +11,7 @@ import math
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import Attr, AttrValue, Function, Instruction, Param, Program
 from hotblock.isa.syntax import NAME, REGISTER_NAME, REGISTER_NUMBER
-from hotblock.isa.table import AttrKind, Opcode
+from hotblock.isa.table import AttrKind, AttrSpec, Opcode, Required
 from hotblock.isa.tree import Signature, TreeKind, TreeSpec
 
 __all__ = ["format_function", "format_instruction", "format_program"]
@@ -100,7 +100,7 @@ def _instruction(ins: Instruction, registers: dict[int, str], labels: list[str])
     for spec, attr in zip(ins.opcode.attrs, ins.attrs, strict=True):
         if spec.positional and ins.opcode is not Opcode.CALL:
             parts.append(_literal(attr.value))
-        elif not spec.positional and not _is_default(attr, spec.default):
+        elif not spec.positional and not _is_default(attr, spec):
             braces.append(f"{spec.name}={_literal(attr.value)}")
     parts += [f"@{labels[t]}" for t in ins.targets]
     text = ins.opcode.mnemonic
@@ -113,8 +113,10 @@ def _instruction(ins: Instruction, registers: dict[int, str], labels: list[str])
     return text
 
 
-def _is_default(attr: Attr, default: object) -> bool:
-    return default is None if attr.raw is None else attr == Attr.of(attr.kind, default)  # type: ignore[arg-type]
+def _is_default(attr: Attr, spec: AttrSpec) -> bool:
+    if attr.raw is None or spec.default is None or isinstance(spec.default, Required):
+        return attr.raw is None and spec.default is None
+    return attr == Attr.of(spec.kind, spec.default)
 
 
 def _literal(value: AttrValue) -> str:

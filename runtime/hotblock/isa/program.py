@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hotblock.isa.dtypes import DType
-from hotblock.isa.table import AttrKind, AttrSpec, Opcode
+from hotblock.isa.table import AttrKind, AttrSpec, Opcode, Required
 from hotblock.isa.tree import Signature
 
 __all__ = [
@@ -126,11 +126,9 @@ def _resolve(opcode: Opcode, spec: AttrSpec, attrs: dict[str, AttrValue]) -> Att
                 return Attr.of(spec.kind, value)
             except ValueError as error:
                 raise ValueError(f"{opcode.mnemonic}: attribute {spec.name}: {error}") from None
-    if spec.required:
+    if isinstance(spec.default, Required):
         raise ValueError(f"{opcode.mnemonic} needs the attribute {spec.name}")
-    default = spec.default
-    assert not isinstance(default, Enum) or isinstance(default, DType)
-    return Attr.of(spec.kind, default)
+    return Attr.of(spec.kind, spec.default)
 
 
 @dataclass(frozen=True, slots=True)

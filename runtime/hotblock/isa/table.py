@@ -24,6 +24,7 @@ __all__ = [
     "Opcode",
     "Operand",
     "OperandKind",
+    "Required",
 ]
 
 ISA_VERSION: Final = 1
@@ -94,7 +95,9 @@ class AttrKind(Enum):
     SCALAR = 7  # int, float or bool, kept apart by type
 
 
-class _Required(Enum):
+class Required(Enum):
+    """Stands where an attribute has no default."""
+
     TOKEN = 0
 
 
@@ -110,12 +113,12 @@ class AttrSpec:
 
     name: str
     kind: AttrKind
-    default: AttrDefault | _Required = _Required.TOKEN
+    default: AttrDefault | Required = Required.TOKEN
     positional: bool = False
 
     @property
     def required(self) -> bool:
-        return self.default is _Required.TOKEN
+        return self.default is Required.TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ def _int(name: str, *, many: bool = False, sizes: bool = False) -> Operand:
     return Operand(name, OperandKind.INT, many=many, sizes=sizes)
 
 
-def _attr(name: str, kind: AttrKind, default: AttrDefault | _Required = _Required.TOKEN) -> AttrSpec:
+def _attr(name: str, kind: AttrKind, default: AttrDefault | Required = Required.TOKEN) -> AttrSpec:
     return AttrSpec(name, kind, default)
 
 
@@ -435,7 +438,7 @@ class Opcode(Enum):
     TENSOR_SUM = _row(0x160, "sum; integers and bools give int64", _X, _AXES, _KEEPDIMS,
         dtype="accumulate", shape="reduce", fusion=FusionKind.REDUCTION)
     TENSOR_MEAN = _row(0x161, "mean; of integers float32, of nothing NaN", _X, _AXES, _KEEPDIMS,
-        dtype="float", shape="reduce", fusion=FusionKind.REDUCTION)
+        dtype="tensor_float", shape="reduce", fusion=FusionKind.REDUCTION)
     TENSOR_PROD = _row(0x162, "product; integers and bools give int64", _X, _AXES, _KEEPDIMS,
         dtype="accumulate", shape="reduce", fusion=FusionKind.REDUCTION)
     TENSOR_MAX = _row(0x163, "largest (NaN wins); an empty axis raises", _X, _AXES, _KEEPDIMS,
@@ -447,7 +450,7 @@ class Opcode(Enum):
     TENSOR_ALL = _row(0x166, "are all elements non-zero", _X, _AXES, _KEEPDIMS,
         dtype="to_bool", shape="reduce", fusion=FusionKind.REDUCTION)
     TENSOR_VAR = _row(0x167, "variance by two passes, divided by n - correction", _X, _AXES, _KEEPDIMS,
-        _attr("correction", AttrKind.FLOAT, 0.0), dtype="float", shape="reduce", fusion=FusionKind.REDUCTION)
+        _attr("correction", AttrKind.FLOAT, 0.0), dtype="tensor_float", shape="reduce", fusion=FusionKind.REDUCTION)
     TENSOR_ARGMAX = _row(0x168, "index of the first largest; the first NaN wins", _X, _attr("axis", AttrKind.INT, None),
         _KEEPDIMS, dtype="index", shape="arg_reduce", fusion=FusionKind.REDUCTION)
     TENSOR_ARGMIN = _row(0x169, "index of the first smallest; the first NaN wins", _X,
@@ -455,9 +458,9 @@ class Opcode(Enum):
 
     # ---- composites
     TENSOR_SOFTMAX = _row(0x180, "exp(x - max) / sum along an axis; NaN for a row of -inf", _X, _AXIS,
-        dtype="float", shape="along_axis", fusion=FusionKind.COMPOSITE)
+        dtype="tensor_float", shape="along_axis", fusion=FusionKind.COMPOSITE)
     TENSOR_LOG_SOFTMAX = _row(0x181, "log of softmax along an axis", _X, _AXIS,
-        dtype="float", shape="along_axis", fusion=FusionKind.COMPOSITE)
+        dtype="tensor_float", shape="along_axis", fusion=FusionKind.COMPOSITE)
     TENSOR_LAYER_NORM = _row(0x182, "(x - mean) / sqrt(var + eps) * weight + bias over the last axis", _X,
         _tensor("weight", optional=True), _tensor("bias", optional=True), _EPS, dtype="normalise", shape="normalise",
         fusion=FusionKind.COMPOSITE)
@@ -470,11 +473,11 @@ class Opcode(Enum):
     TENSOR_SEGMENT_SUM = _row(0x188, "sum of each run of rows between offsets", _X, _OFFSETS,
         dtype="accumulate", shape="segments", fusion=FusionKind.COMPOSITE, effects=Effect.MAY_RAISE)
     TENSOR_SEGMENT_MEAN = _row(0x189, "mean of each run of rows; of none NaN", _X, _OFFSETS,
-        dtype="float", shape="segments", fusion=FusionKind.COMPOSITE, effects=Effect.MAY_RAISE)
+        dtype="tensor_float", shape="segments", fusion=FusionKind.COMPOSITE, effects=Effect.MAY_RAISE)
     TENSOR_SEGMENT_MAX = _row(0x18A, "largest of each run of rows; of none -inf or the smallest integer", _X, _OFFSETS,
         dtype="same", shape="segments", fusion=FusionKind.COMPOSITE, effects=Effect.MAY_RAISE)
     TENSOR_SEGMENT_SOFTMAX = _row(0x18B, "softmax within each run of rows", _X, _OFFSETS,
-        dtype="float", shape="segment_wise", fusion=FusionKind.COMPOSITE, effects=Effect.MAY_RAISE)
+        dtype="tensor_float", shape="segment_wise", fusion=FusionKind.COMPOSITE, effects=Effect.MAY_RAISE)
     TENSOR_MATMUL = _row(0x190, "matrix product over the last two axes, batch axes broadcast", _tensor("a"),
         _tensor("b"), dtype="contraction", shape="matmul", fusion=FusionKind.CONTRACTION)
 
@@ -568,7 +571,7 @@ class Opcode(Enum):
     TENSOR_BERNOULLI = _row(0x1F2, "true with probability p", _int("seed"), _int("draw"), _scalar("p"), _DIMS,
         dtype="to_bool", shape="bernoulli", fusion=FusionKind.OPAQUE, effects=Effect.MAY_RAISE)
     TENSOR_DROPOUT = _row(0x1F3, "zero with probability p, else x / (1 - p)", _X, _int("seed"), _int("draw"),
-        _scalar("p"), dtype="float", shape="dropout", fusion=FusionKind.OPAQUE, effects=Effect.MAY_RAISE)
+        _scalar("p"), dtype="tensor_float", shape="dropout", fusion=FusionKind.OPAQUE, effects=Effect.MAY_RAISE)
     # fmt: on
 
 

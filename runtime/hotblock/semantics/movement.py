@@ -57,7 +57,10 @@ def _squeeze(binding: Binding, x: Array) -> Array:
 
 @defines(Opcode.TENSOR_UNSQUEEZE)
 def _unsqueeze(binding: Binding, x: Array) -> Array:
-    return binding.xp.expand_dims(_array(binding, 0, x), binding.attrs["axis"])
+    x = _array(binding, 0, x)
+    axis = binding.attrs["axis"]
+    assert isinstance(axis, int)
+    return x[(slice(None),) * (axis % (x.ndim + 1)) + (None, ...)]
 
 
 @defines(Opcode.TENSOR_EXPAND)

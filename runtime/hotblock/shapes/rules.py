@@ -7,6 +7,7 @@ unknown as a whole; lengths may be symbolic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -597,15 +598,18 @@ def _bernoulli(op: Op) -> _Result:
 
 
 def _arange(op: Op) -> _Result:
-    values = [type_.value if isinstance(type_, ScalarType) else None for type_ in op.types]
-    start, stop, step = values
+    start, stop, step = (type_.value if isinstance(type_, ScalarType) else None for type_ in op.types)
     if step == 0:
         raise ShapeError("the step of arange is 0")
-    if isinstance(start, (int, Dim)) and isinstance(stop, (int, Dim)) and isinstance(step, int):
-        if isinstance(start, int) and isinstance(stop, int):
-            return [(len(range(start, stop, step)),)]
-        if step == 1 and start == 0:
-            return [(maximum(stop, 0),)]
+    if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
+        return [(len(range(start, stop, step)),)]
+    if isinstance(stop, Dim) and start == 0 and type(start) is int and step == 1 and type(step) is int:
+        return [(maximum(stop, 0),)]
+    if isinstance(start, (int, float)) and isinstance(stop, (int, float)) and isinstance(step, (int, float)):
+        count = (stop - start) / step
+        if not math.isfinite(count):
+            raise ShapeError(f"arange from {start} to {stop} by {step} has no length")
+        return [(max(math.ceil(count), 0),)]
     return [(op.fresh("count"),)]
 
 

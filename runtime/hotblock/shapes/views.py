@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["contiguous_strides", "is_contiguous", "reshape_strides", "slice_bounds"]
+__all__ = [
+    "contiguous_strides",
+    "expand_strides",
+    "flip_view",
+    "index_view",
+    "is_contiguous",
+    "reshape_strides",
+    "slice_view",
+    "unsqueeze_strides",
+]
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -68,10 +77,35 @@ def reshape_strides(
     return tuple(result)
 
 
-def slice_bounds(start: int, stop: int, step: int, length: int) -> tuple[int, int]:
-    """The first position and the number of elements that Python's ``[start:stop:step]`` takes of `length`.
+def unsqueeze_strides(strides: Sequence[int], axis: int) -> tuple[int, ...]:
+    """The strides with a new axis of length 1, whose stride is 0."""
+    return (*strides[:axis], 0, *strides[axis:])
 
-    `step` is not 0. Bounds beyond the ends are clamped, negative ones count from the end.
+
+def expand_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a broadcast: 0 on every axis that is new or had length 1."""
+    lead = len(new_shape) - len(shape)
+    kept = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
+    return (*([0] * lead), *kept)
+
+
+def flip_view(shape: Sequence[int], strides: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Strides with these axes reversed, and the byte offset of the first element."""
+    flipped = tuple(-stride if axis in axes else stride for axis, stride in enumerate(strides))
+    offset = sum((shape[axis] - 1) * strides[axis] for axis in axes if shape[axis])
+    return flipped, offset
+
+
+def index_view(shape: Sequence[int], strides: Sequence[int], axis: int, position: int) -> tuple[tuple[int, ...], int]:
+    """Strides without an axis, and the byte offset of `position` (inside [-length, length)) on it."""
+    at = position + shape[axis] if position < 0 else position
+    return (*strides[:axis], *strides[axis + 1 :]), at * strides[axis]
+
+
+def slice_view(length: int, stride: int, start: int, stop: int, step: int) -> tuple[int, int, int]:
+    """Length, stride and byte offset of Python's ``[start:stop:step]`` along an axis; `step` is not 0.
+
+    Bounds beyond the ends are clamped, negative ones count from the end. An empty result starts where the view did.
     """
     positions = range(*slice(start, stop, step).indices(length))
-    return positions.start, len(positions)
+    return len(positions), stride * step, positions.start * stride if positions else 0
