@@ -20,12 +20,12 @@ __all__ = [
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """The strides of a fresh C-contiguous tensor; lengths of 0 count as 1."""
+    """The strides of a fresh C-contiguous tensor; of an empty one they are all 0."""
+    if 0 in shape:
+        return (0,) * len(shape)
     strides = [itemsize] * len(shape)
-    step = itemsize
-    for axis in range(len(shape) - 1, -1, -1):
-        strides[axis] = step
-        step *= shape[axis] or 1
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
     return tuple(strides)
 
 
