@@ -144,7 +144,7 @@ class Expressions(ABC):
 
     def from_python(self, value: Any, name: str) -> Any:
         """A captured Python object: numbers become constants, containers are copied, arrays are refused."""
-        if hasattr(value, "__dlpack__") or (hasattr(value, "dtype") and hasattr(value, "shape")):
+        if _is_array(value):
             raise self.builder.error(
                 f"{name!r} is an array from outside; pass it as an argument, or set rt.params[{name!r}] = {name}"
                 f" and read it with hb.param({name!r})"
@@ -250,7 +250,7 @@ class Expressions(ABC):
         if folded is not None:
             return folded
         if left.kind.is_scalar and right.kind.is_scalar and row.scalar is not None:
-            return self.builder.value(_scalar_kind(row, left, right), row.scalar, left, right)
+            return self.builder.value(_scalar_kind(row.scalar, left, right), row.scalar, left, right)
         if isinstance(op, ast.MatMult):
             return self.builder.value(Kind.TENSOR, row.tensor, left, right)
         keeps_mask = isinstance(op, (ast.BitAnd, ast.BitOr, ast.BitXor)) and left.is_mask and right.is_mask
@@ -762,7 +762,7 @@ class Expressions(ABC):
             if result.is_constant and item.is_constant:
                 result = Value.of(fold(result.constant, item.constant))
             else:
-                result = self.builder.value(result.kind.join(item.kind), scalar, result, item)
+                result = self.builder.value(_scalar_kind(scalar, result, item), scalar, result, item)
         return result  # type: ignore[no-any-return]
 
     def _builtin_min(self, *args: Any) -> Value:
@@ -833,8 +833,15 @@ class _DictMethod:
         return [tuple(entry) for entry in view] if self.name == "items" else list(view)
 
 
-def _scalar_kind(row: _Operator, left: Value, right: Value) -> Kind:
-    if row.scalar is Opcode.SCALAR_DIV:
+def _is_array(value: Any) -> bool:
+    if isinstance(value, (ModuleType, type)):
+        return False
+    return hasattr(value, "__dlpack__") or (hasattr(value, "dtype") and hasattr(value, "shape"))
+
+
+def _scalar_kind(opcode: Opcode | None, left: Value, right: Value) -> Kind:
+    """The kind that arithmetic on host scalars gives."""
+    if opcode is Opcode.SCALAR_DIV:
         return Kind.FLOAT
     kinds = {left.kind, right.kind}
     if Kind.FLOAT in kinds:

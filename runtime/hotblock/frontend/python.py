@@ -730,6 +730,7 @@ def _shell(type_: type) -> Callable[..., _RecordShell]:
 
 
 def _to_values(value: Any) -> Any:
+    """A structure put together again, as the compiler has it: shells as records, plain numbers as constants."""
     if isinstance(value, _RecordShell):
         return Record(value.record.type, {k: _to_values(v) for k, v in value.record.fields.items()})
     if type(value) is tuple:
@@ -738,7 +739,7 @@ def _to_values(value: Any) -> Any:
         return [_to_values(child) for child in value]
     if type(value) is dict:
         return {key: _to_values(child) for key, child in value.items()}
-    return value
+    return Value.of(value) if type(value) in (bool, int, float) else value
 
 
 def _to_plain(value: Any, compiler: Expressions) -> Any:
