@@ -226,7 +226,7 @@ MEANINGS[Opcode.TENSOR_WHERE] = _Where()
 @defines(Opcode.TENSOR_CAST)
 def _cast(binding: Binding, x: Array) -> Array:
     converted = binding.tensor(0, x, binding.dtype)
-    return binding.xp.array(converted, order="C", copy=converted is x)
+    return binding.xp.array(x, order="C") if converted is x else binding.finish(converted, binding.dtype)
 
 
 @defines(Opcode.TENSOR_GELU)
