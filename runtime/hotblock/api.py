@@ -21,6 +21,7 @@ from hotblock.isa.verify import verify
 from hotblock.shapes import infer_function
 from hotblock.vm import (
     Code,
+    Constant,
     Instrument,
     LayoutTable,
     Limits,
@@ -38,18 +39,6 @@ __all__ = ["Constant", "LoadedFunction", "LoadedProgram", "LoadedPython", "Runti
 Array = Any
 _COMPILERS = (None, "off")
 _MAX_INFERRED = 20_000  # instructions; larger programs are checked as they run
-
-
-class Constant:
-    """An opaque handle of a tensor that will not change. Accepted wherever an array is; writing to it raises."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: TensorValue) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return f"<hb.Constant {self._value.layout!r}>"
 
 
 class Loaded(Protocol):
@@ -121,7 +110,7 @@ class Runtime:
     def constant(self, array: Array) -> Constant:
         """Copy an array into a handle that can be passed wherever an array can."""
         self._demand_open()
-        return Constant(self._params.freeze(self._device.to_array(array)))
+        return Constant(self._params.freeze(array))
 
     def seed(self, seed: int) -> None:
         """Start the random stream anew. Any int64."""
@@ -141,13 +130,13 @@ class Runtime:
         if is_scalar_leaf(value):
             return value
         if isinstance(value, Constant):
-            return value._value
+            return value.value
         if not self._device.is_array(value):
             raise DTypeError(f"{path} is a {type(value).__name__}; pass an array or a number", reason="argument")
         try:
             array = self._device.to_array(value)
-        except DTypeError as error:
-            raise DTypeError(f"{path}: {error.message}", reason=error.reason) from error.__cause__
+        except HotblockError as error:
+            raise type(error)(f"{path}: {error.message}", reason=error.reason) from error.__cause__
         return TensorValue(array, self._layouts.of(array))
 
     # ---- running
@@ -196,7 +185,7 @@ class LoadedFunction:
             ]
             registers = [self._runtime._register_value(leaf, path) for path, leaf in leaves]
             return unflatten_plain(signature.result, self._runtime._run(self._code, registers))
-        names = [self.function.debug.register(i) or f"arg{i}" for i in range(len(self.function.params))]
+        names = _parameter_names(self.function)
         bound = _bind(self.function.name, names, args, kwargs)
         results = self._runtime._run(
             self._code, [self._runtime._register_value(v, n) for n, v in zip(names, bound, strict=True)]
@@ -262,6 +251,12 @@ class LoadedPython:
 
 def _with_paths(name: str, flat: Flat) -> Iterator[tuple[str, Any]]:
     return zip(flat.spec.paths(name), flat.leaves, strict=True)
+
+
+def _parameter_names(function: BytecodeFunction) -> list[str]:
+    """What parameters are called; those whose names say nothing, or the same, by their number."""
+    names = [function.debug.register(i) or f"arg{i}" for i in range(len(function.params))]
+    return [name if names.count(name) == 1 else f"arg{i}" for i, name in enumerate(names)]
 
 
 def _bind(function: str, names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

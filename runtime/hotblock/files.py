@@ -23,8 +23,8 @@ def load(path: str | os.PathLike[str]) -> Program:
         if file.stat().st_size > MAX_TEXT:
             raise ProgramError(f"{file}: larger than {MAX_TEXT} bytes")
         data = file.read_bytes()
-    except OSError as error:
-        raise ProgramError(f"{file}: {error.strerror or error}", reason="file") from None
+    except (OSError, ValueError) as error:
+        raise ProgramError(f"{file}: {getattr(error, 'strerror', None) or error}", reason="file") from None
     if file.suffix == ".hbasm":
         try:
             text = data.decode("utf-8")

@@ -8,6 +8,7 @@ import click
 
 from hotblock import files
 from hotblock.cli.report import emit_json, json_option
+from hotblock.errors import DTypeError, ProgramError, ShapeError
 from hotblock.isa import format_program
 from hotblock.shapes import infer_function
 
@@ -54,7 +55,10 @@ def dis(file: Path, output: Path | None, as_json: bool) -> None:
 def verify(file: Path, shapes: bool, as_json: bool) -> None:
     """Check FILE (.hbasm or .hbc), shapes included."""
     program = files.load(file)
-    found = [infer_function(program, function.name) for function in program.functions]
+    try:
+        found = [infer_function(program, function.name) for function in program.functions]
+    except (ShapeError, DTypeError) as error:
+        raise ProgramError(error.message, reason=error.reason, location=error.location) from error
     if as_json:
         emit_json(
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import click
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from hotblock import files
 from hotblock.api import Runtime
 from hotblock.cli.report import describe, emit_json, json_option
-from hotblock.errors import HotblockError, ProgramError
+from hotblock.errors import HotblockError, ProgramError, ResourceError
 from hotblock.vm import Limits, Tracer
 
 __all__ = ["run"]
@@ -112,11 +113,16 @@ def _argument(text: str) -> Any:
 
 def _load(path: str) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise HotblockError(f"{path}: {error.strerror or error}", reason="file") from None
-    except ValueError:
-        raise HotblockError(f"{path}: not a .npy file of numbers (numpy.save writes one)", reason="file") from None
+    except MemoryError:
+        raise ResourceError(f"{path}: larger than the memory of this host", reason="memory") from None
+    except (ValueError, EOFError, BadZipFile):
+        array = None
+    if not isinstance(array, np.ndarray):
+        raise HotblockError(f"{path}: not a .npy file of numbers (numpy.save writes one)", reason="file")
+    return array
 
 
 def _save(path: Path, results: tuple[Any, ...]) -> None:

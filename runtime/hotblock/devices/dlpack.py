@@ -77,7 +77,7 @@ def from_dlpack(value: Any) -> np.ndarray[Any, Any]:
     """The tensor behind `value.__dlpack__()` as an array on the same memory. Raises DTypeError with what to do instead."""
     kind = type(value).__name__
     try:
-        device, _ = value.__dlpack_device__()
+        device = int(value.__dlpack_device__()[0])
     except Exception as error:  # the producer's own code
         raise DTypeError(f"{kind} does not tell where it lives: {error}", reason="dlpack") from error
     if int(device) not in _HOST_DEVICES:
@@ -96,7 +96,7 @@ def from_dlpack(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _adopt(capsule: Any, kind: str) -> np.ndarray[Any, Any]:
-    name = _capsule_name(capsule)
+    name = _capsule_name(capsule) if type(capsule).__name__ == "PyCapsule" else None
     if name not in _USED:
         raise DTypeError(f"{kind} gave a DLPack capsule called {name!r}", reason="dlpack")
     pointer = _capsule_pointer(capsule, name)

@@ -50,7 +50,7 @@ def read(b: Builder, x: Value, parts: Sequence[Part]) -> Value:
 
 def write(b: Builder, x: Value, parts: Sequence[Part], value: Value) -> None:
     """Assign to a subscript, in place."""
-    view, gathered = _view(b, x, parts)
+    view, gathered = _view(b, x, parts, writing=True)
     if gathered is None:
         b.emit(Opcode.TENSOR_ASSIGN, [view, value])
     elif gathered.indices.is_mask:
@@ -63,8 +63,11 @@ def _is_tensor(part: Part) -> bool:
     return isinstance(part, Value) and part.kind in (Kind.TENSOR, Kind.UNKNOWN)
 
 
-def _view(b: Builder, x: Value, parts: Sequence[Part]) -> tuple[Value, _Gathered | None]:
-    """Apply ints, slices and new axes from both ends towards the ellipsis; at most one index tensor is left over."""
+def _view(b: Builder, x: Value, parts: Sequence[Part], *, writing: bool = False) -> tuple[Value, _Gathered | None]:
+    """Apply ints, slices and new axes from both ends towards the ellipsis; at most one index tensor is left over.
+
+    For a write the last int is left over too: reading one element gives a copy, which must not be what is written to.
+    """
     ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
     tensors = [part for part in parts if _is_tensor(part)]
     if len(ellipses) > 1:
@@ -79,21 +82,24 @@ def _view(b: Builder, x: Value, parts: Sequence[Part]) -> tuple[Value, _Gathered
             raise b.error("a mask selects on the leading axes and stands alone, as in x[mask]")
         return x, _Gathered(0, tensors[0])
     middle = ellipses[0] if ellipses else len(parts)
+    ints = [position for position, part in enumerate(parts) if isinstance(part, Value) and not _is_tensor(part)]
+    kept = ints[-1] if writing and ints else -1
     gathered: _Gathered | None = None
     axis = 0
-    for part in parts[:middle]:
-        if isinstance(part, Value) and _is_tensor(part):
+    for position, part in enumerate(parts[:middle]):
+        if isinstance(part, Value) and (_is_tensor(part) or position == kept):
             gathered = _Gathered(axis, part)
         else:
             x = _apply(b, x, part, axis)
-        axis += 0 if isinstance(part, Value) and not _is_tensor(part) else 1
+        axis += 0 if position in ints and position != kept else 1
     axis = -1
-    for part in reversed(parts[middle + 1 :]):
-        if isinstance(part, Value) and _is_tensor(part):
+    for position in range(len(parts) - 1, middle, -1):
+        part = parts[position]
+        if isinstance(part, Value) and (_is_tensor(part) or position == kept):
             gathered = _Gathered(axis, part)
         else:
             x = _apply(b, x, part, axis)
-        axis -= 0 if isinstance(part, Value) and not _is_tensor(part) else 1
+        axis -= 0 if position in ints and position != kept else 1
     return x, gathered
 
 

@@ -139,7 +139,7 @@ def unflatten_plain(spec: TreeSpec, leaves: Iterable[Any]) -> Any:
         if spec.kind is TreeKind.STATIC:
             try:
                 return ast.literal_eval(spec.name)
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 return spec.name
         children = [build(child) for child in spec.children]
         if spec.kind in (TreeKind.DICT, TreeKind.DATACLASS):

@@ -53,7 +53,7 @@ _TOKEN = re.compile(
       (?P<string>"(?:[^"\\]|\\.)*")
     | %(?P<register>[\w.$]+)
     | @(?P<at>[\w.$]+)
-    | (?P<number>[-+]?(?:inf|nan(?::0x[0-9a-f]{1,16})?|[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)(?![\w.]))
+    | (?P<number>(?:[-+]inf|nan:0x[0-9a-f]{1,16}|[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)(?![\w.]))
     | (?P<word>[^\W\d][\w.$]*)
     | (?P<punct>->|[=,:{}()\[\]?])
     )""",
@@ -174,7 +174,7 @@ class _Line:
             while not self.peek("punct", "]"):
                 if values:
                     self.take("punct", ",")
-                value = self.literal()
+                value = self.value(self.take("number"))
                 if type(value) is not int:
                     raise self.error(f"expected an integer, found {value!r}")
                 values.append(value)
@@ -194,9 +194,11 @@ class _Line:
 
     def string(self) -> str:
         try:
-            return str(json.loads(self.take("string"), strict=False))
+            text = str(json.loads(self.take("string"), strict=False))
+            text.encode("utf-8")  # a lone surrogate is no text
         except ValueError as error:
             raise self.error(f"bad string: {error}") from None
+        return text
 
     def value(self, text: str) -> int | float:
         if text.startswith("nan:"):
@@ -435,7 +437,7 @@ def _finish(draft: _Draft) -> Function:
     if not draft.blocks:
         raise ProgramError(f"@{draft.name} has no instructions", line=draft.line)
     fallthrough = Instruction(Opcode.FALLTHROUGH)
-    for number, (label, raws) in enumerate(draft.blocks):
+    for label, raws in draft.blocks:
         instructions: list[Instruction] = []
         for raw, line in raws:
             for name in raw.targets:
@@ -454,7 +456,7 @@ def _finish(draft: _Draft) -> Function:
         terminated = bool(instructions) and instructions[-1].opcode.is_terminator
         terminator = instructions.pop() if terminated else fallthrough
         blocks.append(Block(tuple(instructions), terminator))
-        names.append(label or f"b{number}")
+        names.append(label)
         last = raws[-1][1] if raws else draft.line
         lines.append(tuple(line for _, line in raws) + (() if terminated else (last,)))
     named = not draft.numbered
@@ -476,6 +478,7 @@ def signature_from_json(text: str, line: int = 0) -> Signature:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected a string, found {value!r:.40}")
+    value.encode("utf-8")
     return value
 
 

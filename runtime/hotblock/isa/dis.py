@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import Attr, AttrValue, Function, Instruction, Param, Program
@@ -14,7 +15,7 @@ from hotblock.isa.syntax import NAME, REGISTER_NAME, REGISTER_NUMBER
 from hotblock.isa.table import AttrKind, AttrSpec, Opcode, Required
 from hotblock.isa.tree import Signature, TreeKind, TreeSpec
 
-__all__ = ["format_function", "format_instruction", "format_program"]
+__all__ = ["Formatter", "format_function", "format_instruction", "format_program"]
 
 
 def format_program(program: Program) -> str:
@@ -25,24 +26,56 @@ def format_program(program: Program) -> str:
 
 def format_function(function: Function) -> str:
     """The text form of one function."""
-    registers = _register_names(function)
-    labels = _labels(function)
+    formatter = Formatter(function)
     labelled = _labelled(function)
-    params = ", ".join(f"%{registers[i]}" + _annotation(param) for i, param in enumerate(function.params))
+    params = ", ".join(formatter.register(i) + _annotation(param) for i, param in enumerate(function.params))
     lines = [f"func @{function.name}({params}) {{"]
     if function.signature is not None:
         lines.append("  signature " + json.dumps(_signature(function.signature), separators=(",", ":")))
     for number, block in enumerate(function.blocks):
         if number in labelled:
-            lines.append(f"{labels[number]}:")
-        lines += [f"  {_instruction(i, registers, labels)}" for i in block if i.opcode is not Opcode.FALLTHROUGH]
+            lines.append(f"{formatter.labels[number]}:")
+        lines += [f"  {formatter.instruction(i)}" for i in block if i.opcode is not Opcode.FALLTHROUGH]
     lines.append("}\n")
     return "\n".join(lines)
 
 
 def format_instruction(function: Function, instruction: Instruction) -> str:
-    """One instruction with the names of its function."""
-    return _instruction(instruction, _register_names(function), _labels(function))
+    """One instruction with the names of its function. For many of one function, make a `Formatter`."""
+    return Formatter(function).instruction(instruction)
+
+
+class Formatter:
+    """The names of a function's registers and blocks, worked out once."""
+
+    def __init__(self, function: Function) -> None:
+        self._registers = _register_names(function)
+        self.labels = _labels(function)
+
+    def register(self, register: int) -> str:
+        return f"%{self._registers.get(register, str(register))}"
+
+    def instruction(self, ins: Instruction) -> str:
+        """The text of an instruction of the function."""
+        parts: list[str] = []
+        braces: list[str] = []
+        if ins.opcode is Opcode.CALL:
+            parts.append(f"@{ins.attr('callee')}")
+        parts += [self.register(r) for r in ins.operands]
+        for spec, attr in zip(ins.opcode.attrs, ins.attrs, strict=True):
+            if spec.positional and ins.opcode is not Opcode.CALL:
+                parts.append(_literal(attr.value))
+            elif not spec.positional and not _is_default(attr, spec):
+                braces.append(f"{spec.name}={_literal(attr.value)}")
+        parts += [f"@{self.labels[t]}" for t in ins.targets]
+        text = ins.opcode.mnemonic
+        if ins.results:
+            text = ", ".join(self.register(r) for r in ins.results) + " = " + text
+        if parts:
+            text += " " + ", ".join(parts)
+        if braces:
+            text += " {" + ", ".join(braces) + "}"
+        return text
 
 
 def _annotation(param: Param) -> str:
@@ -85,32 +118,17 @@ def _register_names(function: Function) -> dict[int, str]:
 
 
 def _labels(function: Function) -> list[str]:
-    names = list(function.debug.blocks[: len(function.blocks)])
-    if len(names) == len(function.blocks) == len(set(names)) and all(NAME.fullmatch(name) for name in names):
-        return names
-    return [f"b{number}" for number in range(len(function.blocks))]
-
-
-def _instruction(ins: Instruction, registers: dict[int, str], labels: list[str]) -> str:
-    parts: list[str] = []
-    braces: list[str] = []
-    if ins.opcode is Opcode.CALL:
-        parts.append(f"@{ins.attr('callee')}")
-    parts += [f"%{registers[r]}" for r in ins.operands]
-    for spec, attr in zip(ins.opcode.attrs, ins.attrs, strict=True):
-        if spec.positional and ins.opcode is not Opcode.CALL:
-            parts.append(_literal(attr.value))
-        elif not spec.positional and not _is_default(attr, spec):
-            braces.append(f"{spec.name}={_literal(attr.value)}")
-    parts += [f"@{labels[t]}" for t in ins.targets]
-    text = ins.opcode.mnemonic
-    if ins.results:
-        text = ", ".join(f"%{registers[r]}" for r in ins.results) + " = " + text
-    if parts:
-        text += " " + ", ".join(parts)
-    if braces:
-        text += " {" + ", ".join(braces) + "}"
-    return text
+    """A label for each block: its own name where that is one, else a number that no name has."""
+    names = [name if NAME.fullmatch(name) else "" for name in function.debug.blocks[: len(function.blocks)]]
+    names += [""] * (len(function.blocks) - len(names))
+    taken = {name for name, count in Counter(names).items() if name and count == 1}
+    labels: list[str] = []
+    for number, name in enumerate(names):
+        label = name if name in taken else f"b{number}"
+        while label != name and label in taken:
+            label += "_"
+        labels.append(label)
+    return labels
 
 
 def _is_default(attr: Attr, spec: AttrSpec) -> bool:

@@ -499,7 +499,8 @@ class Opcode(Enum):
     TENSOR_SLICE = _row(0x1A7, "every step-th element from start to stop along an axis, as Python slices clamp them",
         _VIEWED, _int("start"), _int("stop"), _int("step"), _AXIS0, dtype="same", shape="slice", fusion=FusionKind.VIEW,
         effects=Effect.MAY_RAISE)
-    TENSOR_INDEX = _row(0x1A8, "one position along an axis, which goes; negative counts from the end", _VIEWED,
+    TENSOR_INDEX = _row(0x1A8, "one position along an axis, which goes (negative counts from the end); one element is a copy",
+        _VIEWED,
         _int("i"), _AXIS0, dtype="same", shape="index", fusion=FusionKind.VIEW, effects=Effect.MAY_RAISE)
     TENSOR_SPLIT = _row(0x1A9, "equal parts along an axis, one a result", _VIEWED, _AXIS0,
         results=_AS_NAMED, dtype="same", shape="split", fusion=FusionKind.VIEW)
@@ -517,7 +518,8 @@ class Opcode(Enum):
         dtype="same", shape="triangle", fusion=FusionKind.ELEMENTWISE)
     TENSOR_TRIU = _row(0x1B5, "zero below the k-th diagonal of the last two axes", _X, _attr("k", AttrKind.INT, 0),
         dtype="same", shape="triangle", fusion=FusionKind.ELEMENTWISE)
-    TENSOR_TAKE = _row(0x1B6, "rows of x along an axis at integer indices (an embedding look-up for axis 0)", _X,
+    TENSOR_TAKE = _row(0x1B6, "parts of x along an axis at integer indices, or where a bool mask from that axis on is true",
+        _X,
         _tensor("indices"), _AXIS0, dtype="take", shape="take", fusion=FusionKind.GATHER, effects=Effect.MAY_RAISE)
     TENSOR_GATHER = _row(0x1B7, "one element of x along an axis for each index; other axes pair up", _X,
         _tensor("indices"), _AXIS, dtype="take", shape="gather", fusion=FusionKind.GATHER, effects=Effect.MAY_RAISE)
@@ -553,7 +555,7 @@ class Opcode(Enum):
     # ---- in place, and to the host
     TENSOR_ASSIGN = _row(0x1E0, "write a value into x, broadcast and cast to it", _WRITTEN, _value("value"),
         results=0, dtype="assign", shape="assign", effects=Effect.MAY_RAISE)
-    TENSOR_ASSIGN_TAKE = _row(0x1E1, "write rows of x along an axis at integer indices; the last of equal indices wins",
+    TENSOR_ASSIGN_TAKE = _row(0x1E1, "write parts of x along an axis at integer indices (of equal ones the last wins) or by a bool mask",
         _WRITTEN, _tensor("indices"), _value("value"), _AXIS0, results=0, dtype="assign_take", shape="assign_take",
         effects=Effect.MAY_RAISE)
     TENSOR_ASSIGN_WHERE = _row(0x1E2,

@@ -16,6 +16,7 @@ from hotblock.isa.dis import format_instruction
 from hotblock.isa.program import Function, Instruction, Param, ParamKind, Program
 from hotblock.isa.syntax import MAX_BLOCKS, MAX_FUNCTIONS, MAX_INSTRUCTIONS, MAX_REGISTERS, NAME
 from hotblock.isa.table import AttrKind, AttrSpec, Opcode
+from hotblock.isa.tree import TreeKind, TreeSpec
 
 __all__ = ["verify"]
 
@@ -94,6 +95,10 @@ class _Checker:
                 )
         signature = function.signature
         if signature is not None:
+            for spec in (*(spec for _, spec in signature.args), signature.result):
+                self.tree(spec)
+            if len({name for name, _ in signature.args}) != len(signature.args):
+                raise self.error("a signature with two arguments of one name")
             if len(signature.paths) != len(function.params):
                 raise self.error(f"a signature of {len(signature.paths)} leaves for {len(function.params)} parameters")
             if results is not None and signature.result.leaves != results:
@@ -101,6 +106,19 @@ class _Checker:
         if function.registers > MAX_REGISTERS:
             raise self.error(f"more than {MAX_REGISTERS} registers")
         return results or 0
+
+    def tree(self, spec: TreeSpec) -> None:
+        """A node has the children and keys that its kind calls for."""
+        if spec.kind in (TreeKind.LEAF, TreeKind.STATIC):
+            well_formed = not spec.children and not spec.keys and (spec.kind is TreeKind.STATIC or not spec.name)
+        elif spec.kind in (TreeKind.DICT, TreeKind.DATACLASS):
+            well_formed = len(spec.keys) == len(spec.children) == len(set(spec.keys))
+        else:
+            well_formed = not spec.keys
+        if not well_formed or len(spec.name) > _MAX_NAME:
+            raise self.error(f"a malformed {spec.kind.name.lower()} in the signature")
+        for child in spec.children:
+            self.tree(child)
 
     def param(self, param: Param) -> None:
         if param.kind is not ParamKind.TENSOR and (param.dtype is not None or param.dims is not None):

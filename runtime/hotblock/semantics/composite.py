@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from hotblock.shapes import TensorType
 __all__ = ["check_offsets"]
 
 Array = Any
+
+_MAX_SCORES: Final = 1 << 22
+"""Scores computed at once; longer inputs are taken in blocks of queries."""
 
 
 def _computed(binding: Binding) -> DType:
@@ -144,27 +148,35 @@ def _attention(binding: Binding, q: Array, k: Array, v: Array, offsets: Array = 
 
 
 def _attend(xp: ModuleType, q: Array, k: Array, v: Array, causal: bool, spoilt: bool) -> Array:
-    """One attention without padding. A query that sees no key gives NaN.
+    """One attention without padding, queries in blocks so that the scores stay small. A query that sees no key gives NaN.
 
     `spoilt` says that values hold NaN or inf: a hidden one must not reach a row through 0 * NaN.
     """
     q_len, k_len = q.shape[-2], k.shape[-1]
-    scores = xp.matmul(q, k)
-    if k_len == 0:
-        return xp.full((*scores.shape[:-1], v.shape[-1]), xp.nan, dtype=q.dtype)
-    if not causal:
-        return xp.matmul(_softmax_rows(xp, scores), v)
-    seen = xp.tri(q_len, k_len, k_len - q_len, dtype=bool)
-    xp.copyto(scores, -xp.inf, where=~seen)
-    weights = _softmax_rows(xp, scores)
-    if not spoilt:
-        return xp.matmul(weights, v)
-    out = xp.full((*weights.shape[:-1], v.shape[-1]), xp.nan, dtype=q.dtype)
-    for row in range(q_len):
-        visible = min(max(row + 1 + k_len - q_len, 0), k_len)
-        if visible:
-            out[..., row : row + 1, :] = xp.matmul(weights[..., row : row + 1, :visible], v[..., :visible, :])
+    batch = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    rows = max(1, _MAX_SCORES // max(1, math.prod(batch) * k_len))
+    if not k_len or not q_len:
+        return xp.full((*batch, q_len, v.shape[-1]), xp.nan, dtype=q.dtype)
+    if rows >= q_len and not (spoilt and causal):
+        return _attend_block(xp, q, k, v, k_len - q_len if causal else None)
+    out = xp.empty((*batch, q_len, v.shape[-1]), dtype=q.dtype)
+    rows = 1 if spoilt and causal else rows
+    for start in range(0, q_len, rows):
+        block = q[..., start : start + rows, :]
+        stop = start + block.shape[-2]
+        # Keys behind the last one that the block sees cannot count.
+        seen = min(max(stop + k_len - q_len, 0), k_len) if causal else k_len
+        offset = start + k_len - q_len if causal else None
+        out[..., start:stop, :] = _attend_block(xp, block, k[..., :seen], v[..., :seen, :], offset) if seen else xp.nan
     return out
+
+
+def _attend_block(xp: ModuleType, q: Array, k: Array, v: Array, offset: int | None) -> Array:
+    """Row i of the block sees keys up to `i + offset`, or all of them."""
+    scores = xp.matmul(q, k)
+    if offset is not None:
+        xp.copyto(scores, -xp.inf, where=~xp.tri(q.shape[-2], k.shape[-1], offset, dtype=bool))
+    return xp.matmul(_softmax_rows(xp, scores), v)
 
 
 # ---- runs of rows between offsets

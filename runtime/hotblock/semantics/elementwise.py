@@ -50,25 +50,40 @@ class Elementwise:
             ufunc: Kernel = getattr(binding.xp, self.ufunc)
             tensors = [type_ for type_ in binding.types if isinstance(type_, TensorType)]
             plain = all(binding.contiguous) and all(type_.shape == result.shape for type_ in tensors)
-            return ufunc if plain else partial(ufunc, order="C")
+            kernel = ufunc if plain else partial(ufunc, order="C")
+            return _with_rounded_ints(binding, kernel) if computed_in is DType.FLOAT32 else kernel
         xp, compute = binding.xp, self.compute
         converters = [_converter(binding, position, element, computed_in) for position in range(len(binding.types))]
 
-        def kernel(*operands: Any) -> Array:
+        def converted(*operands: Any) -> Array:
             arrays = [convert(x) for convert, x in zip(converters, operands, strict=True)]
             return binding.finish(compute(xp, *arrays), computed)
 
-        return kernel
+        return converted
 
 
 def _passes(type_: ValueType, dtype: DType) -> bool:
     """Whether an operand can be handed to a ufunc as it is."""
     if isinstance(type_, ScalarType):
-        # NumPy rounds a Python number beside an array to the array's dtype in one step, as hotblock does.
+        # NumPy rounds a Python float beside an array to the array's dtype in one step, as hotblock does.
         if type_.kind is ScalarKind.FLOAT:
             return dtype in (DType.FLOAT32, DType.FLOAT64)
         return type_.kind is ScalarKind.INT and dtype in (DType.FLOAT32, DType.FLOAT64, DType.INT64)
     return isinstance(type_, TensorType) and type_.dtype is dtype
+
+
+def _with_rounded_ints(binding: Binding, kernel: Kernel) -> Kernel:
+    """`kernel` with host ints rounded to float32 in one step; NumPy goes through float64 and rounds large ones twice."""
+    ints = [isinstance(type_, ScalarType) and type_.kind is ScalarKind.INT for type_ in binding.types]
+    if not any(ints):
+        return kernel
+    xp = binding.xp
+
+    def rounded(*operands: Any) -> Array:
+        pairs = zip(operands, ints, strict=True)
+        return kernel(*(scalar_to_dtype(xp, x, DType.FLOAT32) if is_int else x for x, is_int in pairs))
+
+    return rounded
 
 
 def _converter(binding: Binding, position: int, element: DType, computed: DType) -> Callable[[Any], Array]:

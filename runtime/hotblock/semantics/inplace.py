@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotblock.errors import HotblockError, ShapeError
+from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.movement import check_indices
@@ -68,20 +69,29 @@ def _assign_take(binding: Binding, x: Array, indices: Array, value: Array) -> No
     assert isinstance(axis, int)
     axis %= target.ndim
     where = binding.tensor(1, indices, binding.operand_dtype(1))
-    checked = check_indices(binding, where, target.shape[axis], axis)
     lead = (slice(None),) * axis
-    target[(*lead, checked)] = _value(binding, 2, value, target)
+    if binding.operand_dtype(1) is DType.BOOL:
+        _write_where(binding, target, lead, where, value)
+        return
+    checked = check_indices(binding, where, target.shape[axis], axis)
+    new = _value(binding, 2, value, target)
+    target[(*lead, checked if checked.ndim else int(checked), ...)] = new
 
 
 @defines(Opcode.TENSOR_ASSIGN_WHERE)
 def _assign_where(binding: Binding, x: Array, mask: Array, value: Array) -> None:
-    target = _target(x)
+    _write_where(binding, _target(x), (), mask, value)
+
+
+def _write_where(binding: Binding, target: Array, lead: tuple[slice, ...], mask: Array, value: Array) -> None:
     new = _value(binding, 2, value, target)
+    mask = mask.copy() if binding.xp.may_share_memory(mask, target) else mask
     count = int(mask.sum())
-    rest = target.shape[mask.ndim :]
-    if not binding.is_scalar(2) and new.ndim == len(rest) + 1 and new.shape[0] not in (1, count):
-        raise ShapeError(f"{new.shape[0]} rows for the {count} that the mask selects")
-    target[mask] = new
+    rank = target.ndim - mask.ndim + 1
+    at = new.ndim - (rank - len(lead))
+    if not binding.is_scalar(2) and at >= 0 and new.shape[at] not in (1, count):
+        raise ShapeError(f"{new.shape[at]} parts for the {count} that the mask selects")
+    target[(*lead, mask)] = new
 
 
 def item(x: Array) -> bool | int | float:

@@ -70,7 +70,10 @@ def _expand(binding: Binding, x: Array, *dims: int) -> Array:
 
 @defines(Opcode.TENSOR_FLIP)
 def _flip(binding: Binding, x: Array) -> Array:
-    return binding.xp.flip(_array(binding, 0, x), axis=binding.attrs["axes"])
+    x = _array(binding, 0, x)
+    axes = binding.attrs["axes"]
+    flipped = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes]  # type: ignore[union-attr]
+    return x[(*(slice(None, None, -1) if axis in flipped else slice(None) for axis in range(x.ndim)), ...)]
 
 
 @defines(Opcode.TENSOR_SLICE)
@@ -89,13 +92,16 @@ def _index(binding: Binding, x: Array, i: int) -> Array:
         raise ShapeError(
             f"tensor.index: index {i} is outside axis {axis}, which is {x.shape[axis]}", reason="index_out_of_range"
         )
-    return x[(slice(None),) * axis + (i, ...)]
+    part = x[(slice(None),) * axis + (i, ...)]
+    # One element is a copy: in ordinary code it stands for a number, which a later write does not change.
+    return part if part.ndim else part.copy()
 
 
 @defines(Opcode.TENSOR_SPLIT)
-def _split(binding: Binding, x: Array) -> tuple[Array, ...]:
+def _split(binding: Binding, x: Array) -> Array | tuple[Array, ...]:
     x = _array(binding, 0, x)
-    return tuple(binding.xp.split(x, len(binding.results), axis=_axis(binding, x.ndim)))
+    parts = tuple(binding.xp.split(x, len(binding.results), axis=_axis(binding, x.ndim)))
+    return parts if len(parts) > 1 else parts[0]
 
 
 # ---- copies
@@ -169,8 +175,10 @@ def check_indices(binding: Binding, indices: Array, length: int, axis: int) -> A
 def _take(binding: Binding, x: Array, indices: Array) -> Array:
     x = _array(binding, 0, x)
     axis = _axis(binding, x.ndim)
-    checked = check_indices(binding, _array(binding, 1, indices), x.shape[axis], axis)
-    return binding.finish(x.take(checked, axis=axis), binding.dtype)
+    where = _array(binding, 1, indices)
+    if binding.operand_dtype(1) is DType.BOOL:
+        return binding.finish(x[(slice(None),) * axis + (where,)], binding.dtype)
+    return binding.finish(x.take(check_indices(binding, where, x.shape[axis], axis), axis=axis), binding.dtype)
 
 
 @defines(Opcode.TENSOR_GATHER)

@@ -98,6 +98,8 @@ def scalar_to_dtype(xp: ModuleType, value: Scalar, dtype: DType) -> Array:
         if dtype is DType.FLOAT64 or (dtype is DType.FLOAT32 and isinstance(value, float)):
             return NUMPY_DTYPES[dtype].type(value)
         if isinstance(value, int):
+            if -(1 << 24) <= value <= 1 << 24 and dtype is DType.FLOAT32:
+                return NUMPY_DTYPES[dtype].type(value)  # exact
             value = _odd_float(value)
         return cast(xp, xp.asarray(value, dtype=xp.float64), DType.FLOAT64, dtype)
     if isinstance(value, float):

@@ -87,10 +87,11 @@ class CheckedFacts:
 
 @dataclass(slots=True)
 class ConstraintTable:
-    """Collects what must hold. Equalities of a bare symbol are used at once to simplify what follows."""
+    """Collects what must hold. While `certain`, equalities of a bare symbol are used to simplify what follows."""
 
     constraints: list[Constraint] = field(default_factory=list)
     instruction: str = ""
+    certain: bool = False
     _equal: dict[str, Extent] = field(default_factory=dict)
     _seen: set[Constraint] = field(default_factory=set)
 
@@ -105,7 +106,7 @@ class ConstraintTable:
             return
         self._seen.add(original)
         self.constraints.append(original)
-        if kind is ConstraintKind.EQUAL:
+        if kind is ConstraintKind.EQUAL and self.certain:
             self._learn(*resolved)
 
     def fresh(self, hint: str) -> Extent:

@@ -12,7 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Union
 
-__all__ = ["Dim", "Extent", "floordiv", "maximum", "minimum", "modulo", "product", "symbol"]
+__all__ = [
+    "Dim",
+    "Extent",
+    "exact_quotient",
+    "floordiv",
+    "host_symbol",
+    "maximum",
+    "minimum",
+    "modulo",
+    "product",
+    "symbol",
+]
 
 
 _MAX_WEIGHT: Final = 256
@@ -65,6 +76,8 @@ class Dim:
         return (-self) + other
 
     def __mul__(self, other: Extent) -> Extent:
+        if isinstance(other, Dim) and self.weight * other.weight > _MAX_WEIGHT * _MAX_WEIGHT // 16:
+            return _opaque(f"({_text(self)})*({_text(other)})")
         total: dict[_Monomial, int] = {}
         for left, a in self.terms:
             for right, b in _terms(other):
@@ -73,6 +86,11 @@ class Dim:
         return _build(total)
 
     __rmul__ = __mul__
+
+    @property
+    def is_length(self) -> bool:
+        """Whether it cannot be negative: made of lengths alone, nothing subtracted. Host ints start with ``%``."""
+        return all(factor > 0 for _, factor in self.terms) and not any(name.startswith("%") for name in self.symbols)
 
     @property
     def weight(self) -> int:
@@ -131,20 +149,29 @@ def symbol(name: str) -> Dim:
     return Dim((((_Atom("", name),), 1),))
 
 
+def host_symbol(name: str) -> Dim:
+    """The unknown host int called `name`, which unlike a length may be negative. No length has such a name."""
+    return symbol(f"%{name}")
+
+
 def floordiv(a: Extent, b: Extent) -> Extent:
     """a // b, floored."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else 0
     if b == 1:
         return a
-    if isinstance(a, Dim) and isinstance(b, int) and b:
-        if all(factor % b == 0 for _, factor in a.terms):
-            return _build({monomial: factor // b for monomial, factor in a.terms})
-    elif isinstance(a, Dim) and isinstance(b, Dim):
+    if isinstance(a, Dim) and isinstance(b, int) and b and all(factor % b == 0 for _, factor in a.terms):
+        return _build({monomial: factor // b for monomial, factor in a.terms})
+    return _apply("//", a, b)
+
+
+def exact_quotient(a: Extent, b: Extent) -> Extent:
+    """a // b where b is known to divide a and not to be 0, so that ``n*h`` over ``n`` is ``h``."""
+    if isinstance(a, Dim) and isinstance(b, Dim):
         quotient = _divide(a, b)
         if quotient is not None:
             return quotient
-    return _apply("//", a, b)
+    return floordiv(a, b)
 
 
 def modulo(a: Extent, b: Extent) -> Extent:
@@ -186,9 +213,19 @@ def _apply(op: str, a: Extent, b: Extent) -> Dim:
 
 
 def _bounded(dim: Dim) -> Dim:
-    if dim.weight <= _MAX_WEIGHT:
+    if dim.weight <= _MAX_WEIGHT and all(factor.bit_length() <= 64 for _, factor in dim.terms):
         return dim
-    return symbol(f"expr_{hashlib.sha256(str(dim).encode()).hexdigest()[:16]}")
+    return _opaque(_text(dim))
+
+
+def _opaque(text: str) -> Dim:
+    """A host int of which nothing is known but that equal texts are equal."""
+    return symbol(f"%expr_{hashlib.sha256(text.encode()).hexdigest()[:16]}")
+
+
+def _text(dim: Dim) -> str:
+    """An exact text of any size; decimal conversion of large numbers is refused by Python."""
+    return " + ".join(f"{factor:#x}*{'*'.join(map(str, monomial))}" for monomial, factor in dim.terms)
 
 
 def _terms(extent: Extent) -> tuple[tuple[_Monomial, int], ...]:
@@ -223,7 +260,6 @@ def _divide(a: Dim, b: Dim) -> Extent | None:
         if factor % by:
             return None
         total[tuple(rest)] = factor // by
-    # n*h // n is h only where n is not 0; lengths of 0 make both sides of every use empty.
     return _build(total)
 
 

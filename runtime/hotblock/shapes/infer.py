@@ -8,21 +8,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hotblock.errors import DTypeError, HotblockError, Location, ShapeError
-from hotblock.isa.cfg import successors
-from hotblock.isa.dis import format_instruction
+from hotblock.errors import DTypeError, HotblockError, Location, ResourceError, ShapeError
+from hotblock.isa.cfg import Graph, successors
+from hotblock.isa.dis import Formatter
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import AttrValue, Function, Instruction, Program
 from hotblock.isa.table import Opcode, OperandKind
 from hotblock.shapes.constraints import ConstraintTable, Facts
-from hotblock.shapes.dims import Dim, Extent, floordiv, maximum, minimum, modulo, symbol
+from hotblock.shapes.dims import Dim, Extent, floordiv, host_symbol, maximum, minimum, modulo, symbol
 from hotblock.shapes.promotion import DTYPE_RULES
-from hotblock.shapes.rules import SHAPE_RULES, Op
-from hotblock.shapes.types import UNKNOWN, ScalarKind, ScalarType, TensorType, UnknownType, ValueType, param_type
+from hotblock.shapes.rules import MAX_RANK, SHAPE_RULES, Op, Shape
+from hotblock.shapes.types import (
+    UNKNOWN,
+    ScalarKind,
+    ScalarType,
+    TensorType,
+    UnknownType,
+    ValueType,
+    param_type,
+    shape_text,
+)
 
 __all__ = ["FunctionTypes", "infer_function", "infer_op", "operand_names"]
 
 _MAX_CALL_DEPTH = 16
+_MAX_WORK = 100_000  # instructions looked at, those of calls each time
 _MAX_VISITS = 12  # of one block, before everything that still changes there becomes unknown
 
 
@@ -97,11 +107,26 @@ def _infer_tensor_op(
             return (ScalarType(element, _host_value(opcode, types, attrs)),)
     dtype = element if isinstance(element, DType) else None
     shapes = SHAPE_RULES[opcode.shape_rule](Op(opcode, types, attrs, names, results, facts, label))
+    for shape in shapes:
+        _demand_representable(shape)
     dtypes = [dtype, DType.INT64] if opcode is Opcode.TENSOR_TOPK else [dtype] * len(shapes)
     return tuple(
         TensorType(dt, shape, label if len(shapes) == 1 else f"{label}.{number}")
         for number, (dt, shape) in enumerate(zip(dtypes, shapes, strict=True))
     )
+
+
+def _demand_representable(shape: Shape | None) -> None:
+    """Raise for a tensor that no array library can describe, however empty it is."""
+    if shape is None:
+        return
+    if len(shape) > MAX_RANK:
+        raise ShapeError(f"a result of {len(shape)} axes; at most {MAX_RANK} are supported")
+    elements = 1
+    for length in shape:
+        elements *= max(length, 1) if isinstance(length, int) else 1
+    if elements >= 1 << 59:
+        raise ResourceError(f"a tensor of [{shape_text(shape)}] is larger than memory can be", reason="bytes")
 
 
 def _scalar_kind(dtype: DType) -> ScalarKind:
@@ -136,7 +161,7 @@ def _infer_host_op(
             if type_.dtype is None:
                 return (UNKNOWN,)
             kind = _scalar_kind(type_.dtype)
-            return (ScalarType(kind, symbol(f"{label}.item") if kind is ScalarKind.INT else None),)
+            return (ScalarType(kind, host_symbol(f"{label}.item") if kind is ScalarKind.INT else None),)
         return (type_,)
     if rule == "host":
         element = DTYPE_RULES[opcode.dtype_rule](types, attrs)
@@ -149,7 +174,7 @@ def _infer_host_op(
             return (UNKNOWN,)
         value_ = _host_value(opcode, types, attrs)
         if value_ is None and element is ScalarKind.INT:
-            value_ = symbol(f"{label}.int")
+            value_ = host_symbol(f"{label}.int")
         return (ScalarType(element, value_),)
     return ()
 
@@ -213,15 +238,15 @@ class FunctionTypes:
 
     def __str__(self) -> str:
         lines = [f"@{self.function.name}"]
-        names = self.function.debug
+        formatter = Formatter(self.function)
         for number, param in enumerate(self.function.params):
-            name = names.register(number) or str(number)
-            lines.append(f"  %{name}: {param_type(param, name)}")
+            name = formatter.register(number)
+            lines.append(f"  {name}: {param_type(param, name[1:])}")
         for number, block in enumerate(self.function.blocks):
             for position, instruction in enumerate(block.instructions):
                 found = self.results.get((number, position))
                 if found:
-                    text = format_instruction(self.function, instruction)
+                    text = formatter.instruction(instruction)
                     lines.append(f"  {text:<48} ; {', '.join(map(str, found))}")
                 if (number, position) in self.problems:
                     lines.append(f"    ! {self.problems[number, position].message}")
@@ -243,28 +268,39 @@ def infer_function(program: Program, name: str) -> FunctionTypes:
     function = program[name]
     found = FunctionTypes(function, ConstraintTable())
     args = [param_type(p, function.debug.register(i) or f"arg{i}") for i, p in enumerate(function.params)]
-    _Inference(program, found, "", ()).run(args, certain=True)
+    _Inference(program, found, "", (), _Budget()).run(args)
     return found
 
 
+@dataclass(slots=True)
+class _Budget:
+    """Instructions that may still be looked at; when it is spent, everything left is unknown."""
+
+    left: int = _MAX_WORK
+
+
 class _Inference:
-    def __init__(self, program: Program, found: FunctionTypes, prefix: str, stack: tuple[str, ...]) -> None:
+    def __init__(
+        self, program: Program, found: FunctionTypes, prefix: str, stack: tuple[str, ...], budget: _Budget
+    ) -> None:
         self.program = program
         self.found = found
         self.function = found.function
         self.prefix = prefix
         self.stack = (*stack, found.function.name)
+        self.budget = budget
+        self.formatter = Formatter(found.function)
 
-    def run(self, args: Sequence[ValueType], *, certain: bool) -> tuple[ValueType, ...] | None:
+    def run(self, args: Sequence[ValueType]) -> tuple[ValueType, ...] | None:
         entry: dict[int, ValueType] = dict(enumerate(args))
         states: dict[int, dict[int, ValueType]] = {0: entry}
         visits: dict[int, int] = {}
-        must = self._certain_blocks() if certain else frozenset()
+        certain = frozenset() if len(self.stack) > 1 else self._certain_blocks()
         work = [0]
         while work:
             number = work.pop(0)
             visits[number] = visits.get(number, 0) + 1
-            state = self._block(number, dict(states[number]), number in must)
+            state = self._block(number, dict(states[number]), number in certain)
             if state is None:
                 continue
             for successor in successors(self.function, number):
@@ -279,24 +315,28 @@ class _Inference:
         return self.found.returns
 
     def _certain_blocks(self) -> frozenset[int]:
-        """The chain of blocks from the entry that every call runs."""
-        chain: list[int] = [0]
-        while len(following := successors(self.function, chain[-1])) == 1 and following[0] not in chain:
+        """The chain of blocks from the entry that every call runs, once each."""
+        graph = Graph.of(self.function)
+        chain: list[int] = []
+        following: tuple[int, ...] = (0,)
+        while len(following) == 1 and len(graph.predecessors[following[0]]) == min(len(chain), 1):
             chain.append(following[0])
+            following = graph.successors[chain[-1]]
         return frozenset(chain)
 
     def _block(self, number: int, state: dict[int, ValueType], certain: bool) -> dict[int, ValueType] | None:
         block = self.function.blocks[number]
         for position, instruction in enumerate(block.instructions):
             types = [state.get(register, UNKNOWN) for register in instruction.operands]
-            self.found.table.instruction = self._describe(instruction)
+            table = self.found.table
+            table.instruction, table.certain = f"{self.prefix}{self.formatter.instruction(instruction)}", certain
             self.found.problems.pop((number, position), None)
+            self.budget.left -= 1
             try:
                 results = self._instruction(number, position, instruction, types)
             except HotblockError as error:
-                error.at(self._location(number, position, instruction))
                 if certain:
-                    raise
+                    raise error.at(self._location(number, position, instruction)) from None
                 self.found.problems[number, position] = error
                 results = tuple(UNKNOWN for _ in instruction.results)
             self.found.results[number, position] = results
@@ -312,23 +352,19 @@ class _Inference:
             return None
         return state
 
-    def _describe(self, instruction: Instruction) -> str:
-        names = [self._register(r) for r in (*instruction.results, *instruction.operands)]
-        count = len(instruction.results)
-        head = f"{', '.join(names[:count])} = " if count else ""
-        return f"{self.prefix}{head}{instruction.opcode.mnemonic} {', '.join(names[count:])}"
-
     def _register(self, register: int) -> str:
-        return "%" + (self.function.debug.register(register) or str(register))
+        return self.formatter.register(register)
 
     def _location(self, number: int, position: int, instruction: Instruction) -> Location:
         line = self.function.debug.line(number, position)
         source = f"{self.function.debug.file}:{line}" if self.function.debug.file and line else ""
-        return Location(self.function.name, format_instruction(self.function, instruction), source)
+        return Location(self.function.name, self.formatter.instruction(instruction), source)
 
     def _instruction(
         self, number: int, position: int, instruction: Instruction, types: list[ValueType]
     ) -> tuple[ValueType, ...]:
+        if self.budget.left < 0:
+            return tuple(UNKNOWN for _ in instruction.results)
         label = f"{self.prefix}{self._register(instruction.results[0])[1:]}" if instruction.results else self.prefix
         label = f"{label}@{number}.{position}" if label else f"@{number}.{position}"
         if instruction.opcode is Opcode.CALL:
@@ -349,7 +385,7 @@ class _Inference:
         if callee.name in self.stack or len(self.stack) > _MAX_CALL_DEPTH:
             return unknown
         inner = FunctionTypes(callee, self.found.table)
-        returns = _Inference(self.program, inner, f"{label}/", self.stack).run(types, certain=False)
+        returns = _Inference(self.program, inner, f"{label}/", self.stack, self.budget).run(types)
         return unknown if returns is None else returns
 
     def _join(self, into: dict[int, ValueType], state: dict[int, ValueType], block: int, give_up: bool) -> bool:
@@ -374,7 +410,7 @@ def _joined(a: ValueType, b: ValueType, label: str) -> tuple[ValueType, bool]:
     if isinstance(a, ScalarType) and isinstance(b, ScalarType) and a.kind is b.kind:
         if _same_value(a.value, b.value):
             return a, False
-        phi = ScalarType(a.kind, symbol(label) if a.kind is ScalarKind.INT else None)
+        phi = ScalarType(a.kind, host_symbol(label) if a.kind is ScalarKind.INT else None)
         return phi, not _same_value(phi.value, a.value)
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         dtype = a.dtype if a.dtype is b.dtype else None

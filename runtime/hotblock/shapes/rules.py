@@ -11,20 +11,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Final
 
 from hotblock.errors import DTypeError, ShapeError
+from hotblock.isa.dtypes import DType
 from hotblock.isa.program import AttrValue
 from hotblock.isa.table import Opcode
 from hotblock.shapes.constraints import ConstraintKind, Facts
-from hotblock.shapes.dims import Dim, Extent, floordiv, maximum, minimum, product
+from hotblock.shapes.dims import Dim, Extent, exact_quotient, floordiv, maximum, minimum, product
 from hotblock.shapes.types import ScalarKind, ScalarType, TensorType, ValueType, shape_text
 
-__all__ = ["SHAPE_RULES", "Op", "Shape", "broadcast_shapes"]
+__all__ = ["MAX_RANK", "SHAPE_RULES", "Op", "Shape", "broadcast_shapes"]
 
 Shape = tuple[Extent, ...]
 _Result = Sequence[Shape | None]
 
-MAX_RANK = 32
+MAX_RANK: Final = 32
+"""NumPy's own limit is 64; half of it leaves room for the axes that an op adds while it works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,17 @@ class Op:
         wrong_scalar = isinstance(type_, ScalarType) and type_.kind is not ScalarKind.INT
         if wrong_scalar or (dtype is not None and not dtype.is_integer):
             raise DTypeError(f"{self.names[position]} holds indices and is of an integer dtype, not {type_}")
+
+    def is_mask(self, position: int) -> bool:
+        type_ = self.types[position]
+        return isinstance(type_, TensorType) and type_.dtype is DType.BOOL
+
+    def is_integers(self, position: int) -> bool:
+        """Whether an operand is known to hold integers."""
+        type_ = self.types[position]
+        return isinstance(type_, ScalarType) or (
+            isinstance(type_, TensorType) and type_.dtype is not None and type_.dtype.is_integer
+        )
 
     def demand_mask(self, position: int) -> None:
         type_ = self.types[position]
@@ -308,8 +322,11 @@ def _reshape(op: Op) -> _Result:
     for axis, dim in enumerate(dims):
         if axis not in inferred:
             _checked_length(op, dim, f"dim {axis}")
-    if shape is None:
-        return [tuple(op.fresh("inferred") if axis in inferred else dim for axis, dim in enumerate(dims))]
+    uncertain = [axis for axis, dim in enumerate(dims) if isinstance(dim, Dim) and not dim.is_length]
+    if shape is None or uncertain:
+        # A host int of unknown value may be the -1.
+        vague = {*uncertain, *inferred}
+        return [tuple(op.fresh(f"dim{axis}") if axis in vague else dim for axis, dim in enumerate(dims))]
     total = product(shape)
     wanted = "x".join(map(str, dims)) or "1"
     if not inferred:
@@ -319,7 +336,7 @@ def _reshape(op: Op) -> _Result:
     if isinstance(rest, int) and rest == 0:
         raise ShapeError(f"cannot infer the -1 of [{shape_text(tuple(dims))}]: the other dims have no elements")
     op.divisible(total, rest, f"elements of [{shape_text(shape)}] divisible by {rest}")
-    return [tuple(floordiv(total, rest) if axis in inferred else dim for axis, dim in enumerate(dims))]
+    return [tuple(exact_quotient(total, rest) if axis in inferred else dim for axis, dim in enumerate(dims))]
 
 
 def _transpose(op: Op) -> _Result:
@@ -365,12 +382,18 @@ def _expand(op: Op) -> _Result:
     dims = _dims_operands(op, 1)
     shape = op.shape(0)
     if shape is None:
-        return [tuple(op.fresh(f"kept{axis}") if dim == -1 else dim for axis, dim in enumerate(dims))]
+        known = [isinstance(dim, int) and dim >= 0 for dim in dims]
+        return [
+            tuple(dim if sure else op.fresh(f"dim{i}") for i, (dim, sure) in enumerate(zip(dims, known, strict=True)))
+        ]
     lead = len(dims) - len(shape)
     if lead < 0:
         raise ShapeError(f"a tensor of rank {len(shape)} does not expand to {len(dims)} axes")
     result: list[Extent] = []
     for axis, dim in enumerate(dims):
+        if isinstance(dim, Dim) and not dim.is_length:
+            result.append(op.fresh(f"dim{axis}"))
+            continue
         if dim == -1:
             if axis < lead:
                 raise ShapeError(f"dim {axis} is -1, but there is no such axis to keep")
@@ -515,12 +538,25 @@ def _triangle(op: Op) -> _Result:
 
 
 def _take(op: Op) -> _Result:
-    op.demand_integers(1)
+    return [_taken(op)]
+
+
+def _taken(op: Op) -> Shape | None:
+    """The shape of what integer indices or a bool mask (operand 1) pick from operand 0 along an axis."""
     shape, indices = op.shape(0), op.shape(1)
+    if op.is_mask(1):
+        axis = 0 if shape is None else op.normal_axis(op.integer("axis"), len(shape))
+        if shape is None or indices is None:
+            return None
+        _match_mask(op, shape[axis:], indices, 1, axis)
+        return (*shape[:axis], op.fresh("count"), *shape[axis + len(indices) :])
+    op.demand_integers(1)
     if shape is None:
-        return [None]
+        return None
     axis = op.normal_axis(op.integer("axis"), len(shape))
-    return [None if indices is None else (*shape[:axis], *indices, *shape[axis + 1 :])]
+    if indices is None or not op.is_integers(1):
+        return None
+    return (*shape[:axis], *indices, *shape[axis + 1 :])
 
 
 def _gather(op: Op) -> _Result:
@@ -563,15 +599,16 @@ def _compress(op: Op) -> _Result:
     shape, mask = op.shape(0), op.shape(1)
     if shape is None or mask is None:
         return [None]
-    _match_leading(op, shape, mask, 1)
+    _match_mask(op, shape, mask, 1, 0)
     return [(op.fresh("count"), *shape[len(mask) :])]
 
 
-def _match_leading(op: Op, shape: Shape, mask: Shape, position: int) -> None:
+def _match_mask(op: Op, shape: Shape, mask: Shape, position: int, first: int) -> None:
+    """Demand that a mask fits the leading lengths of `shape`, which are the axes of operand 0 from `first` on."""
     if not 0 < len(mask) <= len(shape):
-        raise ShapeError(f"a mask of rank {len(mask)} for a tensor of rank {len(shape)}")
+        raise ShapeError(f"a mask of rank {len(mask)} for {len(shape)} axes")
     for axis, length in enumerate(mask):
-        op.equal(length, shape[axis], f"{op.dim(position, axis)} == {op.dim(0, axis)}")
+        op.equal(length, shape[axis], f"{op.dim(position, axis)} == {op.dim(0, axis + first)}")
 
 
 # ---- creation
@@ -648,12 +685,10 @@ def _assignable(op: Op, target: Shape | None, position: int) -> None:
 
 
 def _assign_take(op: Op) -> _Result:
-    op.demand_integers(1)
-    shape, indices = op.shape(0), op.shape(1)
-    if shape is not None:
-        axis = op.normal_axis(op.integer("axis"), len(shape))
-        target = None if indices is None else (*shape[:axis], *indices, *shape[axis + 1 :])
-        _assignable(op, target, 2)
+    target = _taken(op)
+    if target is not None and len(target) > MAX_RANK:
+        raise ShapeError(f"more than {MAX_RANK} axes")
+    _assignable(op, target, 2)
     return []
 
 
@@ -661,7 +696,7 @@ def _assign_where(op: Op) -> _Result:
     op.demand_mask(1)
     shape, mask = op.shape(0), op.shape(1)
     if shape is not None and mask is not None:
-        _match_leading(op, shape, mask, 1)
+        _match_mask(op, shape, mask, 1, 0)
         _assignable(op, (op.fresh("count"), *shape[len(mask) :]), 2)
     return []
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import Param, ParamKind
-from hotblock.shapes.dims import Dim, Extent, symbol
+from hotblock.shapes.dims import Dim, Extent, host_symbol, symbol
 
 __all__ = ["UNKNOWN", "ScalarKind", "ScalarType", "TensorType", "UnknownType", "ValueType", "param_type", "shape_text"]
 
@@ -91,7 +91,7 @@ def param_type(param: Param, name: str) -> ValueType:
         return UNKNOWN
     if param.kind is not ParamKind.TENSOR:
         kind = ScalarKind[param.kind.name]
-        return ScalarType(kind, symbol(name) if kind is ScalarKind.INT else None)
+        return ScalarType(kind, host_symbol(name) if kind is ScalarKind.INT else None)
     if param.dims is None:
         return TensorType(param.dtype, None, name)
     dims = tuple(

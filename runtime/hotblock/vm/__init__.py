@@ -4,12 +4,13 @@ from hotblock.vm.code import Code, load_program
 from hotblock.vm.instrument import Instrument, Tracer
 from hotblock.vm.interpreter import allocate, execute
 from hotblock.vm.limits import Limits
-from hotblock.vm.state import Parameters, RandomStream
+from hotblock.vm.state import Constant, Parameters, RandomStream
 from hotblock.vm.steps import StepMaker
 from hotblock.vm.values import Layout, LayoutTable, TensorValue
 
 __all__ = [
     "Code",
+    "Constant",
     "Instrument",
     "Layout",
     "LayoutTable",

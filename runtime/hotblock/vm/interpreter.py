@@ -20,7 +20,7 @@ from hotblock.vm.values import TensorValue
 __all__ = ["Context", "allocate", "execute"]
 
 _NEVER: Final = 1 << 62
-_MAX_SLOTS: Final = 1 << 24
+_MAX_SLOTS: Final = 1 << 20
 """Registers of all frames together, a bound on memory that no tensor accounts for."""
 
 

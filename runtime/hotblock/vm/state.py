@@ -7,12 +7,26 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from hotblock.devices import Device
-from hotblock.errors import HotblockError
+from hotblock.errors import DTypeError, HotblockError
+from hotblock.semantics import NUMPY_DTYPES
+from hotblock.shapes import ScalarKind
 from hotblock.vm.values import LayoutTable, TensorValue
 
-__all__ = ["Parameters", "RandomStream"]
+__all__ = ["Constant", "Parameters", "RandomStream"]
 
 Array = Any
+
+
+class Constant:
+    """An opaque handle of a tensor that will not change. Accepted wherever an array is; writing to it raises."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: TensorValue) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"<hb.Constant {self.value.layout!r}>"
 
 
 class Parameters(MutableMapping[str, Array]):
@@ -34,9 +48,15 @@ class Parameters(MutableMapping[str, Array]):
             raise HotblockError(f"no parameter {name!r}; set rt.params[{name!r}] = array", reason="missing_param")
         return value
 
-    def freeze(self, array: Array) -> TensorValue:
-        """A read-only copy of an array, in C order."""
-        copy = self._device.xp.array(array, order="C")
+    def freeze(self, value: Array) -> TensorValue:
+        """A read-only copy in C order; a number as a rank-0 tensor of its default dtype. Raises DTypeError."""
+        if type(value) in (bool, int, float):
+            dtype = NUMPY_DTYPES[ScalarKind.of(value).default_dtype]
+            copy = self._device.xp.asarray(value, dtype=dtype)
+        elif self._device.is_array(value):
+            copy = self._device.xp.array(self._device.to_array(value), order="C")
+        else:
+            raise DTypeError(f"a {type(value).__name__}; pass an array or a number", reason="argument")
         copy.flags.writeable = False
         return TensorValue(copy, self._layouts.of(copy))
 
@@ -44,9 +64,7 @@ class Parameters(MutableMapping[str, Array]):
         return self._values[name].array
 
     def __setitem__(self, name: str, value: Array) -> None:
-        if isinstance(value, (bool, int, float)):
-            value = self._device.xp.asarray(value)
-        frozen = self.freeze(self._device.to_array(value))
+        frozen = value.value if isinstance(value, Constant) else self.freeze(value)
         with self._lock:
             self._values[name] = frozen
 

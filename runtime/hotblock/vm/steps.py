@@ -7,6 +7,7 @@ all instructions with the same opcode and attributes, and bounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -15,9 +16,9 @@ from hotblock.errors import ShapeError
 from hotblock.isa.program import Attr, Instruction
 from hotblock.isa.table import Access, FusionKind, Layer, Opcode
 from hotblock.semantics import bind, item, scalar_function
-from hotblock.shapes import CheckedFacts, ScalarKind, ScalarType, TensorType, infer_op
+from hotblock.shapes import CheckedFacts, ScalarKind, ScalarType, TensorType, ValueType, infer_op, reshape_strides
 from hotblock.vm.state import Parameters, RandomStream
-from hotblock.vm.values import LayoutTable, TensorValue, value_type
+from hotblock.vm.values import Layout, LayoutTable, TensorValue, value_type
 
 __all__ = ["Allocation", "Registers", "Step", "StepMaker"]
 
@@ -30,8 +31,22 @@ Plan = tuple[Callable[..., Any], Any, int]
 """Kernel; layout of its result (a tuple of layouts for several, None where the kernel gives register values); bytes."""
 
 _MAX_PLANS: Final = 4096
-_LARGE: Final = 1 << 16
-"""Tensors from this size on are accounted for before they are made."""
+_LARGE: Final = 1 << 12
+"""Instructions that need this many bytes or more are accounted for before they run."""
+
+_SCRATCH: Final = {
+    FusionKind.VIEW: 0,
+    FusionKind.GATHER: 1,
+    FusionKind.REDUCTION: 2,
+    FusionKind.COMPOSITE: 3,
+    FusionKind.OPAQUE: 4,
+    FusionKind.NONE: 1,
+}
+"""How many float64 copies of its operands an op may hold while it works, at most. Elementwise ops and contractions need one
+where they convert."""
+
+_RANDOM_SCRATCH: Final = 80
+"""Bytes held for each byte of a random tensor: Philox in 64-bit words."""
 
 _FACTS: Final = CheckedFacts()
 
@@ -119,7 +134,10 @@ class StepMaker:
 
         def step(regs: Registers) -> None:
             value = regs[src]
-            params[name] = value.array if isinstance(value, TensorValue) else value
+            if isinstance(value, TensorValue):
+                self._allocate(regs, value.layout.size)
+                value = value.array
+            params[name] = value
 
         return step
 
@@ -265,7 +283,8 @@ class StepMaker:
             results = infer_op(opcode, types, attrs, _FACTS, results=len(ins.results))
             contiguous = [not isinstance(v, TensorValue) or v.layout.contiguous for v in values]
             kernel = bind(xp, opcode, types, results, attrs, contiguous)
-            plan = _plan(opcode, kernel, results, layouts)
+            shapes = [v.layout if isinstance(v, TensorValue) else None for v in values]
+            plan = _plan(opcode, kernel, shapes, results, layouts)
             if len(memo) >= _MAX_PLANS:
                 memo.clear()
             memo[key] = plan
@@ -278,24 +297,69 @@ def _without_value(value: bool | int | float) -> ScalarType:
     return ScalarType(ScalarKind.of(value))
 
 
-def _plan(opcode: Opcode, kernel: Callable[..., Any], results: Sequence[Any], layouts: LayoutTable) -> Plan:
+def _plan(
+    opcode: Opcode,
+    kernel: Callable[..., Any],
+    operands: Sequence[Layout | None],
+    results: Sequence[ValueType],
+    layouts: LayoutTable,
+) -> Plan:
     """A plan whose layout is what inference says; of views, and of lengths that only the data tells, what comes out."""
+    size = _working_bytes(opcode, operands, results)
+    size = size if size >= _LARGE else 0
     if not results or not isinstance(results[0], TensorType):
-        return kernel, None, 0
+        return kernel, None, size
     aliases = any(operand.access is Access.ALIAS for operand in opcode.operands)
-    known = all(type_.shape is not None and all(isinstance(d, int) for d in type_.shape) for type_ in results)
-    if known and not aliases:
-        fresh = tuple(layouts.fresh(type_.dtype, type_.shape) for type_ in results)
-        size = sum(layout.size for layout in fresh)
-        return kernel, fresh if len(fresh) > 1 else fresh[0], size if size >= _LARGE else 0
+    if not aliases and all(_is_known(type_) for type_ in results):
+        fresh = tuple(layouts.fresh(type_.dtype, type_.shape) for type_ in results)  # type: ignore[union-attr, arg-type]
+        return kernel, fresh if len(fresh) > 1 else fresh[0], size
 
-    def wrapped(*operands: Any) -> Any:
-        result = kernel(*operands)
+    def wrapped(*arrays: Any) -> Any:
+        result = kernel(*arrays)
         if isinstance(result, tuple):
             return tuple(TensorValue(part, layouts.of(part)) for part in result)
         return TensorValue(result, layouts.of(result))
 
-    return wrapped, None, 0
+    return wrapped, None, size
+
+
+def _is_known(type_: ValueType) -> bool:
+    return isinstance(type_, TensorType) and type_.shape is not None and all(isinstance(d, int) for d in type_.shape)
+
+
+def _working_bytes(opcode: Opcode, operands: Sequence[Layout | None], results: Sequence[ValueType]) -> int:
+    """An upper bound of what an instruction allocates: its results and what it holds while it works."""
+    tensors = [layout for layout in operands if layout is not None]
+    elements = sum(layout.elements for layout in tensors)
+    made = sum(_result_bytes(type_, elements) for type_ in results)
+    if opcode.fusion is FusionKind.VIEW:
+        return 0 if opcode is not Opcode.TENSOR_RESHAPE or _reshapes_in_place(tensors, results) else made
+    if opcode in (Opcode.TENSOR_UNIFORM, Opcode.TENSOR_NORMAL, Opcode.TENSOR_BERNOULLI, Opcode.TENSOR_DROPOUT):
+        return made * (1 + _RANDOM_SCRATCH)
+    if opcode.fusion in _SCRATCH:
+        return made + 8 * elements * _SCRATCH[opcode.fusion]
+    dtypes = {layout.dtype for layout in tensors} | {t.dtype for t in results if isinstance(t, TensorType)}
+    converts = len(dtypes) > 1 or any(dtype is not None and dtype.bits == 16 for dtype in dtypes)
+    return made + 8 * elements * converts
+
+
+def _result_bytes(type_: ValueType, elements: int) -> int:
+    """Bytes of a result; where the data decides a length, at most one index for each of the operands' elements."""
+    if not isinstance(type_, TensorType) or type_.dtype is None:
+        return 0
+    known = [length for length in type_.shape or () if isinstance(length, int)]
+    if type_.shape is not None and len(known) == len(type_.shape):
+        return math.prod(known) * type_.dtype.itemsize
+    return elements * max(1, len(type_.shape or ())) * type_.dtype.itemsize
+
+
+def _reshapes_in_place(tensors: Sequence[Layout], results: Sequence[ValueType]) -> bool:
+    if not tensors or not _is_known(results[0]):
+        return not tensors
+    layout, (result,) = tensors[0], results
+    assert isinstance(result, TensorType)
+    shape: Any = result.shape
+    return layout.contiguous or reshape_strides(layout.shape, layout.strides, shape, layout.dtype.itemsize) is not None
 
 
 # ---- steps that need nothing of the runtime

@@ -17,7 +17,7 @@ Array = Any
 class Layout:
     """Shape, strides and dtype of a tensor. One object a layout, so that comparing and hashing is by identity."""
 
-    __slots__ = ("contiguous", "dtype", "shape", "size", "strides", "type")
+    __slots__ = ("contiguous", "dtype", "elements", "shape", "size", "strides", "type")
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> None:
         self.shape = shape
@@ -25,7 +25,8 @@ class Layout:
         self.dtype = dtype
         self.contiguous = is_contiguous(shape, strides, dtype.itemsize)
         self.type = TensorType(dtype, shape)
-        self.size = math.prod(shape) * dtype.itemsize  # bytes of its elements
+        self.elements = math.prod(shape)
+        self.size = self.elements * dtype.itemsize  # bytes, had it memory of its own
 
     def __repr__(self) -> str:
         return f"{self.type}" if self.contiguous else f"{self.type} strides {self.strides}"
