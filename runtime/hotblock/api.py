@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from hotblock import files
 from hotblock.devices import CpuDevice, Device
 from hotblock.errors import DTypeError, HotblockError, ProgramError, ShapeError
 from hotblock.frontend.function import Function, is_scalar_leaf
-from hotblock.frontend.trees import Flat, flatten_as, unflatten, unflatten_plain
+from hotblock.frontend.trees import Flat, flatten_as, restore, unflatten, unflatten_plain
 from hotblock.isa.program import INT64_MAX, INT64_MIN, Param, ParamKind, Program
 from hotblock.isa.program import Function as BytecodeFunction
 from hotblock.isa.verify import verify
@@ -177,13 +178,14 @@ class LoadedFunction:
         signature = self.function.signature
         if signature is not None:
             names = [name for name, _ in signature.args]
-            bound = _bind(self.function.name, names, args, kwargs)
-            leaves = [
-                leaf
-                for (name, spec), v in zip(signature.args, bound, strict=True)
-                for leaf in flatten_as(spec, v, name)
+            # An argument without leaves was fixed when this was compiled and may be left out.
+            fixed = {name: unflatten_plain(spec, ()) for name, spec in signature.args if not spec.leaves}
+            bound = _bind(self.function.name, names, args, kwargs, fixed)
+            registers = [
+                self._runtime._register_value(leaf, path)
+                for (name, spec), value in zip(signature.args, bound, strict=True)
+                for path, leaf in flatten_as(spec, value, name)
             ]
-            registers = [self._runtime._register_value(leaf, path) for path, leaf in leaves]
             return unflatten_plain(signature.result, self._runtime._run(self._code, registers))
         names = _parameter_names(self.function)
         bound = _bind(self.function.name, names, args, kwargs)
@@ -243,7 +245,7 @@ class LoadedPython:
         paths = ((path, leaf) for name, flat in arguments.items() for path, leaf in _with_paths(name, flat))
         registers = [runtime._register_value(leaf, path) for path, leaf in paths]
         values = runtime._run(codes[program.entry], registers)
-        return unflatten(result.spec, values, result.statics, result.classes)
+        return unflatten(result.spec, values, result.statics, map(restore, result.classes))
 
     def __repr__(self) -> str:
         return f"<hb.LoadedPython {self.function.__name__}>"
@@ -259,7 +261,13 @@ def _parameter_names(function: BytecodeFunction) -> list[str]:
     return [name if names.count(name) == 1 else f"arg{i}" for i, name in enumerate(names)]
 
 
-def _bind(function: str, names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+def _bind(
+    function: str,
+    names: list[str],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Any]:
     if len(args) > len(names):
         raise HotblockError(
             f"@{function} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}", reason="arguments"
@@ -272,6 +280,7 @@ def _bind(function: str, names: list[str], args: tuple[Any, ...], kwargs: Mappin
                 f"@{function}: argument {name!r} is {what}; it takes {', '.join(names)}", reason="arguments"
             )
         given[name] = value
+    given = {**defaults, **given}
     missing = [name for name in names if name not in given]
     if missing:
         raise HotblockError(f"@{function} misses {', '.join(missing)}", reason="arguments")

@@ -330,3 +330,147 @@ def tensor_unpack(x):
 
 def mask_select(x):
     return x[x > 0], x[(x > 0) & (x < 1)], (x > 0) | (x < -1), ~(x > 0)
+
+
+def static_leaf_in_loop(n):
+    t = ("a", 0)
+    count = 0
+    while n > 0:
+        if t[1] == 0:
+            count += 1
+        t = ("a", n)
+        n -= 1
+    return count
+
+
+def container_comparisons(a, b):
+    pair, other = Pair(a, b), Pair(b, a)
+    return (a, b) == (1, 2), (a, b) != (b, a), [a, [b]] == [1, [2]], pair == other, pair == Pair(a, b), (1,) == (1.0,)
+
+
+def membership(a, b):
+    return 3 in (a, b), a not in [1, 2], 1 in (1.0, 2.0), "a" in "cat", "k" in {"k": a}
+
+
+def fresh_containers(n):
+    a = [n]
+    for i in range(3):
+        a[0] = a[0] + i
+    if n > 2:
+        a.append(1)
+        a = [*a[:1]]
+    d = {"k": n}
+    d["k"] += 1
+    return a, d
+
+
+def index_list(x):
+    return x[[0, 2]], x[[1, -1, 1]]
+
+
+def formatted(n):
+    table = {"01": n, "1": -n, "'x'": 5}
+    return table[f"{1:02d}"], table[f"{'x'!r}"], table[f"{1}"]
+
+
+def strict_zip(n):
+    return sum([a * b for a, b in zip((1, 2), (n, 3), strict=True)])
+
+
+def bump(x):
+    x[0] += 1
+    return 0
+
+
+def evaluated_once(x):
+    y = x + 0
+    z = x + 0
+    y[bump(z)] += 5
+    return y, z
+
+
+def small_folds(n):
+    return isinstance(None, str | None), +(n > 0), abs(n > 0), isinstance(n, int | float)
+
+
+def factorial(n):
+    return n * factorial(n - 1) if n > 0 else 1
+
+
+def recursive_or(n):
+    return n <= 0 or recursive_or(n - 1)
+
+
+def recursive_in_branch(n):
+    if n <= 0:
+        return 0
+    x = recursive_in_branch(n - 1) + 1 if n > 2 else 2
+    return x
+
+
+def recursive_and(n):
+    if n == 5:
+        return True
+    return n > 0 and recursive_and(n - 1)
+
+
+def recursive_test(n):
+    i = 0
+    for i in range(n):
+        if n > 1:
+            while recursive_test(n - 1) > 5:
+                return 7
+        else:
+            break
+    return i
+
+
+def list_arithmetic(a, b):
+    items = [a] + [b]
+    items += [a]
+    return items, (a,) * 3, (0,) * 2 + (b,)
+
+
+def scoped_comprehension(n):
+    x = None
+    y = [x for x in (1, 2)]
+    return x is None, y
+
+
+def swap_elements(x, n):
+    y = x[0] + 0
+    y[0], y[1] = y[1], y[0]
+    first = y[2]
+    y[2] = 99
+    for i in range(n):
+        for j in range(n - 1 - i):
+            if y[j] > y[j + 1]:
+                y[j], y[j + 1] = y[j + 1], y[j]
+    return y, first
+
+
+def shift_chain(x, n):
+    a = b = c = d = e = f = g = h = 0
+    for _ in range(n):
+        h = g
+        g = f
+        f = e
+        e = d
+        d = c
+        c = b
+        b = a
+        a = x
+    return a, b, c, d, e, f, g, h
+
+
+def mixed_into_helper(n):
+    v = 1 if n > 0 else 2.5
+    return helper_min(v, v)
+
+
+def helper_min(a, b):
+    return min(a, b)
+
+
+def with_defaults(x, k=2, *, pair=(3, 4), name="scale"):
+    return x * k + pair[0] if name == "scale" else x

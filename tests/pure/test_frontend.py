@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,26 @@ INTS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (cases.tensor_writes, [(X, 1)]),
     (cases.tensor_unpack, [(X,)]),
     (cases.mask_select, [(X,)]),
+    (cases.static_leaf_in_loop, [(0,), (3,)]),
+    (cases.container_comparisons, [(1, 2), (1, 1)]),
+    (cases.membership, [(3, 1), (1, 2)]),
+    (cases.fresh_containers, [(1,), (5,)]),
+    (cases.index_list, [(X,)]),
+    (cases.formatted, [(4,)]),
+    (cases.strict_zip, [(4,)]),
+    (cases.evaluated_once, [(X[0],)]),
+    (cases.small_folds, [(1,), (0,)]),
+    (cases.factorial, [(0,), (5,)]),
+    (cases.recursive_or, [(3,)]),
+    (cases.recursive_in_branch, [(0,), (6,)]),
+    (cases.recursive_and, [(9,), (3,)]),
+    (cases.recursive_test, [(0,), (1,), (3,)]),
+    (cases.list_arithmetic, [(1, 2)]),
+    (cases.scoped_comprehension, [(1,)]),
+    (cases.swap_elements, [(X, 3)]),
+    (cases.shift_chain, [(1.5, 0), (1.5, 3), (1.5, 9)]),
+    (cases.mixed_into_helper, [(1,), (0,)]),
+    (cases.with_defaults, [(3,), (3, 5)]),
 ]
 
 
@@ -415,6 +437,114 @@ def _loop_else(x):  # type: ignore[no-untyped-def]
     return x
 
 
+def _static_changes_in_loop(x):  # type: ignore[no-untyped-def]
+    t = ("a", 0)
+    count = 0
+    for i in range(x):
+        if t[0] == "a":
+            count += 1
+        t = ("b", i)
+    return count
+
+
+def _stored_then_changed(x):  # type: ignore[no-untyped-def]
+    a = [1]
+    b = [a]
+    a.append(x)
+    return b
+
+
+def _parts_changed(x):  # type: ignore[no-untyped-def]
+    lists = [[x], [x]]
+    for part in lists:
+        part.append(0)
+    return lists
+
+
+def _changed_in_loop_under_two_names(x):  # type: ignore[no-untyped-def]
+    a = [x]
+    b = a
+    for _ in range(3):
+        a[0] = a[0] + 1
+    return b[0]
+
+
+def _chosen_then_changed(x):  # type: ignore[no-untyped-def]
+    a, b = [1], [2]
+    p = a if x > 0 else b
+    p[0] = 9
+    return a[0]
+
+
+def _appends(items):  # type: ignore[no-untyped-def]
+    items.append(5)
+    return 0
+
+
+def _argument_changed(x):  # type: ignore[no-untyped-def]
+    items = [x]
+    _appends(items)
+    return items
+
+
+@dataclasses.dataclass
+class Computed:
+    a: int
+    b: int = 0
+
+    def __post_init__(self) -> None:
+        self.b = self.a * 2
+
+
+def _post_init(x):  # type: ignore[no-untyped-def]
+    return Computed(x).b
+
+
+def _unequal_zip(x):  # type: ignore[no-untyped-def]
+    return [a for a, _ in zip((1, 2), (x,), strict=True)]
+
+
+def _container_order(x):  # type: ignore[no-untyped-def]
+    return (x, 1) < (2, 3)
+
+
+def _zero_step(x):  # type: ignore[no-untyped-def]
+    return [1, 2][::0]
+
+
+def _not_a_float(x):  # type: ignore[no-untyped-def]
+    return float("abc")
+
+
+def _unhashable_key(x):  # type: ignore[no-untyped-def]
+    return {[1]: x}
+
+
+def _no_padding(x):  # type: ignore[no-untyped-def]
+    return hb.pad(x, ())
+
+
+def _int_keys(x):  # type: ignore[no-untyped-def]
+    return {1: x}
+
+
+def _endless(x):  # type: ignore[no-untyped-def]
+    while True:
+        x = x + 1
+
+
+def _changes_a_global(x):  # type: ignore[no-untyped-def]
+    LIST.append(x)
+    return x
+
+
+def _grows(x):  # type: ignore[no-untyped-def]
+    return _grows((x,))
+
+
+LIST: list[int] = []
+_SCALAR_ARGUMENT = (_loop_local, _structure_in_loop, _dynamic_list_index, _loop_else, _static_changes_in_loop)
+
 REFUSED: list[tuple[Callable[..., Any], str]] = [
     (_lambda_call, "lambda|Lambda"),
     (_try, "try"),
@@ -438,18 +568,35 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (_calls_star, r"takes \*xs"),
     (_aliased_list, "has a second name"),
     (_loop_else, "set a flag"),
+    (_static_changes_in_loop, "on one path"),
+    (_stored_then_changed, "has a second name"),
+    (_parts_changed, "has a second name"),
+    (_changed_in_loop_under_two_names, "comes from elsewhere"),
+    (_chosen_then_changed, "comes from elsewhere|has a second name"),
+    (_argument_changed, "comes from elsewhere"),
+    (_post_init, "__post_init__"),
+    (_unequal_zip, "zip of sequences of 2, 1 items"),
+    (_container_order, "an order between"),
+    (_zero_step, "slice step cannot be zero"),
+    (_not_a_float, "could not convert"),
+    (_unhashable_key, "unhashable"),
+    (_no_padding, "pad"),
+    (_int_keys, "keys of a dict are strings"),
+    (_endless, "_endless never returns"),
+    (_changes_a_global, "made in this function"),
+    (_grows, "too deeply"),
 ]
 
 
 @pytest.mark.parametrize(("function", "message"), REFUSED, ids=lambda v: v.__name__ if callable(v) else "")
 def test_what_does_not_compile_says_what_to_write(function: Callable[..., Any], message: str) -> None:
     made = hb.function(function)
-    scalar = function in (_loop_local, _structure_in_loop, _dynamic_list_index, _loop_else)
+    scalar = function in _SCALAR_ARGUMENT
     args = [int if scalar else hb.TensorSpec()] + ([int] if function is _run_time_axis else [])
     with pytest.raises(hb.ProgramError, match=message) as caught:
         made.lower(*args)
     line = function.__code__.co_firstlineno
-    if function is not _calls_star:
+    if function not in (_calls_star, _grows, _argument_changed):
         file, _, rest = str(caught.value).partition(":")
         assert file.endswith("test_frontend.py")
         assert line <= int(rest.split(":")[0]) <= line + 8
@@ -475,3 +622,79 @@ def test_shape_errors_name_the_python_line(rt: hb.Runtime) -> None:
         rt.load(f)(np.ones((2, 3)), np.ones((4, 5)))
     assert f"test_frontend.py:{f.__wrapped__.__code__.co_firstlineno + 3}" in str(caught.value)
     assert "f64[2, 3]" in str(caught.value)
+
+
+def test_a_decorator_is_not_looked_through(rt: hb.Runtime) -> None:
+    def twice(inner: Any) -> Any:
+        @functools.wraps(inner)
+        def doubled(x):  # type: ignore[no-untyped-def]
+            return inner(x) * 2
+
+        return doubled
+
+    @hb.function
+    @twice
+    def f(x):  # type: ignore[no-untyped-def]
+        return x + 1
+
+    assert rt.load(f)(3) == 8
+
+
+def test_enums_with_a_number_are_numbers(rt: hb.Runtime) -> None:
+    class Mode(enum.IntEnum):
+        A = 1
+        B = 2
+
+    @hb.function
+    def f(n):  # type: ignore[no-untyped-def]
+        return n + Mode.B if Mode.B == 2 else 0
+
+    assert rt.load(f)(3) == 5
+
+
+def test_bool_arrays_from_outside_are_masks(rt: hb.Runtime) -> None:
+    @hb.function
+    def f(x, m):  # type: ignore[no-untyped-def]
+        y = x + 0
+        y[m] = 0.0
+        return x[m], y
+
+    x, m = np.arange(6.0).reshape(3, 2), np.array([True, False, True])
+    picked, changed = rt.load(f)(x, m)
+    assert picked.tolist() == [[0, 1], [4, 5]]
+    assert changed.tolist() == [[0, 0], [2, 3], [0, 0]]
+    assert rt.load(f)(x, x > 2)[0].tolist() == [3, 4, 5]
+
+
+def test_dataclasses_come_back_as_they_were(rt: hb.Runtime) -> None:
+    @hb.function
+    def f(c):  # type: ignore[no-untyped-def]
+        return c
+
+    got = rt.load(f)(Computed(3))
+    assert got == Computed(3)
+
+
+def test_loaded_programs_keep_defaults(rt: hb.Runtime) -> None:
+    @hb.function
+    def f(x, k=3, names=("a", "b")):  # type: ignore[no-untyped-def]
+        return x * k
+
+    assert rt.load(f.program)(np.ones(2)).tolist() == [3, 3]
+    assert rt.load(f.lower(1))(2) == 6
+
+
+def test_odd_definitions_are_refused() -> None:
+    with pytest.raises(hb.ProgramError, match=r"takes \*xs"):
+        hb.function(_star_args)
+    items: list[Any] = []
+    items.append(items)
+    with pytest.raises(hb.HotblockError, match="contains itself"):
+        hb.function(_appends).lower(items)
+
+    @hb.function
+    def f(x: [1]):  # type: ignore[no-untyped-def, valid-type]
+        return x
+
+    with pytest.raises(hb.ProgramError, match=r"f\.lower"):
+        _ = f.program

@@ -6,7 +6,8 @@ in order, allocates registers by live range and names them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ from hotblock.isa.program import (
 from hotblock.isa.table import Opcode
 from hotblock.isa.tree import Signature
 
-__all__ = ["Builder", "DraftBlock", "Snapshot", "current_builder"]
+__all__ = ["Builder", "DraftBlock", "Snapshot", "compiling", "current_builder"]
 
 _CURRENT: ContextVar[Builder | None] = ContextVar("hotblock_builder", default=None)
 
@@ -40,6 +41,16 @@ def current_builder(what: str) -> Builder:
             f"{what} works inside an @hb.function; load that with rt.load(fn) and call the result", reason="outside"
         )
     return builder
+
+
+@contextmanager
+def compiling(builder: Builder) -> Iterator[None]:
+    """Operations of the front end append to this builder."""
+    token = _CURRENT.set(builder)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 @dataclass(slots=True, eq=False)

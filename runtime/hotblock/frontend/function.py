@@ -74,7 +74,12 @@ class Function:
         self.__doc__ = python.__doc__
         self.__module__ = python.__module__
         self.__wrapped__ = python
-        self.signature = inspect.signature(python)
+        self.signature = inspect.signature(python, follow_wrapped=False)
+        for name, parameter in self.signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise ProgramError(
+                    f"{self.__name__} takes *{name}; give every parameter a name, or pass a list or dict"
+                )
         self._compiled: dict[Any, Compiled] = {}
         self._lock = threading.RLock()
 
@@ -145,7 +150,7 @@ class Function:
                 continue
             if isinstance(annotation, str):
                 annotation = {"int": int, "float": float, "bool": bool}.get(annotation, annotation)
-            if annotation in _SCALARS:
+            if isinstance(annotation, type) and annotation in _SCALARS:
                 specs[name] = annotation
             elif annotation is parameter.empty:
                 specs[name] = TensorSpec()

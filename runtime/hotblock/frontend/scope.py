@@ -8,7 +8,7 @@ from typing import Any
 
 from hotblock.frontend.values import Columns, Kind, Poison, Record, Shape, Value, same_static
 
-__all__ = ["Env", "assigned_names", "join", "map_leaves", "zip_leaves"]
+__all__ = ["Env", "assigned_names", "count_leaves", "join", "map_leaves", "references", "same_outline", "zip_leaves"]
 
 Env = dict[str, Any]
 
@@ -50,7 +50,7 @@ def map_leaves(value: Any, change: Callable[[Value], Any]) -> Any:
 
 
 def zip_leaves(target: Any, value: Any, visit: Callable[[Value, Value], None]) -> None:
-    """Visit the leaves of two values of one structure in pairs."""
+    """Visit the leaves of two values of one structure in pairs, passing over poisoned parts of the first."""
     if isinstance(target, Value):
         visit(target, value)
     elif isinstance(target, (tuple, list)):
@@ -67,12 +67,51 @@ def zip_leaves(target: Any, value: Any, visit: Callable[[Value, Value], None]) -
         zip_leaves(target.matrix, value.matrix, visit)
 
 
+def same_outline(a: Any, b: Any) -> bool:
+    """Whether two values have the same structure, kinds and static parts; registers do not matter."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Value):
+        return a.kind is b.kind and a.is_mask == b.is_mask and (not a.is_constant or a.same(b))
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same_outline, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same_outline(a[key], b[key]) for key in a)
+    if isinstance(a, Record):
+        return a.type is b.type and same_outline(a.fields, b.fields)
+    if isinstance(a, (Shape, Columns, Poison)):
+        return True
+    return same_static(a, b)
+
+
+def count_leaves(value: Any) -> int:
+    """How many parts of a value can change their kind."""
+    if isinstance(value, Record):
+        return count_leaves(value.fields)
+    if isinstance(value, dict):
+        return sum(map(count_leaves, value.values()))
+    return sum(map(count_leaves, value)) if isinstance(value, (tuple, list)) else 1
+
+
+def references(value: Any, container: Any) -> int:
+    """How often a container, by identity, is found in a value."""
+    if value is container:
+        return 1
+    if isinstance(value, Record):
+        return references(value.fields, container)
+    if isinstance(value, dict):
+        return sum(references(child, container) for child in value.values())
+    return sum(references(child, container) for child in value) if isinstance(value, (tuple, list)) else 0
+
+
 def join(values: list[Any], name: str, fresh: Callable[[Kind, bool], Value]) -> Any:
     """One value for several that a name may have. `fresh` makes a register where they differ; structures must agree."""
     first = values[0]
     for value in values:
         if isinstance(value, Poison):
             return value
+    if all(value is first for value in values) and not isinstance(first, Value):
+        return first
     if all(isinstance(value, Value) for value in values):
         if all(first.same(value) for value in values):
             return first

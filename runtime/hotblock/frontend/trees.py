@@ -15,7 +15,7 @@ from typing import Any
 from hotblock.errors import HotblockError
 from hotblock.isa.tree import TreeKind, TreeSpec
 
-__all__ = ["Flat", "flatten", "flatten_as", "unflatten", "unflatten_plain"]
+__all__ = ["Flat", "flatten", "flatten_as", "restore", "unflatten", "unflatten_plain"]
 
 _LEAF = TreeSpec(TreeKind.LEAF)
 
@@ -41,6 +41,8 @@ def flatten(value: Any, is_leaf: Callable[[Any], bool], path: str) -> Flat:
             leaves.append(node)
             return _LEAF
         kind = type(node)
+        if isinstance(node, tuple) and kind is not tuple:
+            raise HotblockError(f"{path} is a {kind.__name__}; pass a plain tuple or a dataclass", reason="structure")
         if kind is tuple or kind is list:
             children = tuple(walk(child, f"{path}[{i}]") for i, child in enumerate(node))
             return TreeSpec(TreeKind.TUPLE if kind is tuple else TreeKind.LIST, children)
@@ -65,7 +67,10 @@ def flatten(value: Any, is_leaf: Callable[[Any], bool], path: str) -> Flat:
         statics.append(node)
         return TreeSpec(TreeKind.STATIC, name=repr(node))
 
-    spec = walk(value, path)
+    try:
+        spec = walk(value, path)
+    except RecursionError:
+        raise HotblockError(f"{path} is nested too deeply, or contains itself", reason="structure") from None
     return Flat(spec, tuple(leaves), tuple(statics), tuple(classes))
 
 
@@ -109,8 +114,25 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def unflatten(spec: TreeSpec, leaves: Iterable[Any], statics: Iterable[Any], classes: Iterable[type]) -> Any:
-    """Put a value together again from what `flatten` gave."""
+def restore(type_: type) -> Callable[[dict[str, Any]], Any]:
+    """Makes an instance of a dataclass from its fields as they were; code of its own does not run again."""
+
+    def make(fields: dict[str, Any]) -> Any:
+        instance: Any = object.__new__(type_)
+        for name, value in fields.items():
+            object.__setattr__(instance, name, value)
+        return instance
+
+    return make
+
+
+def unflatten(
+    spec: TreeSpec,
+    leaves: Iterable[Any],
+    statics: Iterable[Any],
+    classes: Iterable[Callable[[dict[str, Any]], Any]],
+) -> Any:
+    """Put a value together again from what `flatten` gave; `classes` make its dataclasses from their fields."""
     leaf, static, class_ = iter(leaves), iter(statics), iter(classes)
 
     def build(spec: TreeSpec) -> Any:
@@ -119,8 +141,8 @@ def unflatten(spec: TreeSpec, leaves: Iterable[Any], statics: Iterable[Any], cla
         if spec.kind is TreeKind.STATIC:
             return next(static)
         if spec.kind is TreeKind.DATACLASS:
-            type_ = next(class_)
-            return type_(**{key: build(child) for key, child in zip(spec.keys, spec.children, strict=True)})
+            make = next(class_)
+            return make({key: build(child) for key, child in zip(spec.keys, spec.children, strict=True)})
         children = [build(child) for child in spec.children]
         if spec.kind is TreeKind.DICT:
             return dict(zip(spec.keys, children, strict=True))

@@ -499,7 +499,7 @@ class Opcode(Enum):
     TENSOR_SLICE = _row(0x1A7, "every step-th element from start to stop along an axis, as Python slices clamp them",
         _VIEWED, _int("start"), _int("stop"), _int("step"), _AXIS0, dtype="same", shape="slice", fusion=FusionKind.VIEW,
         effects=Effect.MAY_RAISE)
-    TENSOR_INDEX = _row(0x1A8, "one position along an axis, which goes (negative counts from the end); one element is a copy",
+    TENSOR_INDEX = _row(0x1A8, "one position along an axis, which goes; negative from the end; one element is a copy",
         _VIEWED,
         _int("i"), _AXIS0, dtype="same", shape="index", fusion=FusionKind.VIEW, effects=Effect.MAY_RAISE)
     TENSOR_SPLIT = _row(0x1A9, "equal parts along an axis, one a result", _VIEWED, _AXIS0,
@@ -555,7 +555,7 @@ class Opcode(Enum):
     # ---- in place, and to the host
     TENSOR_ASSIGN = _row(0x1E0, "write a value into x, broadcast and cast to it", _WRITTEN, _value("value"),
         results=0, dtype="assign", shape="assign", effects=Effect.MAY_RAISE)
-    TENSOR_ASSIGN_TAKE = _row(0x1E1, "write parts of x along an axis at integer indices (of equal ones the last wins) or by a bool mask",
+    TENSOR_ASSIGN_TAKE = _row(0x1E1, "write parts of x along an axis at integer indices (of equals the last) or by a mask",
         _WRITTEN, _tensor("indices"), _value("value"), _AXIS0, results=0, dtype="assign_take", shape="assign_take",
         effects=Effect.MAY_RAISE)
     TENSOR_ASSIGN_WHERE = _row(0x1E2,
