@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hotblock.api import Runtime as Runtime
     from hotblock.errors import DTypeError as DTypeError
     from hotblock.errors import HotblockError as HotblockError
+    from hotblock.errors import NotFoundError as NotFoundError
     from hotblock.errors import ProgramError as ProgramError
     from hotblock.errors import ResourceError as ResourceError
     from hotblock.errors import ShapeError as ShapeError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from hotblock.isa.program import Program as Program
     from hotblock.vm.limits import Limits as Limits
 
-_ERRORS = ("DTypeError", "HotblockError", "ProgramError", "ResourceError", "ShapeError")
+_ERRORS = ("DTypeError", "HotblockError", "NotFoundError", "ProgramError", "ResourceError", "ShapeError")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "hotblock.errors"),
     "DType": "hotblock.isa.dtypes",

@@ -13,7 +13,7 @@ import numpy as np
 
 from hotblock import files
 from hotblock.devices import CpuDevice, Device
-from hotblock.errors import DTypeError, HotblockError, ProgramError, ShapeError
+from hotblock.errors import DTypeError, HotblockError, NotFoundError, ProgramError, ShapeError
 from hotblock.frontend.function import Function, is_scalar_leaf
 from hotblock.frontend.trees import Flat, flatten_as, restore, unflatten, unflatten_plain
 from hotblock.isa.program import INT64_MAX, INT64_MIN, Param, ParamKind, Program
@@ -208,7 +208,9 @@ class LoadedProgram:
         self._functions = {name: LoadedFunction(runtime, code) for name, code in runtime._code(program).items()}
 
     def __getitem__(self, name: str) -> LoadedFunction:
-        """The function called `name`. Raises KeyError."""
+        """The function called `name`. Raises NotFoundError."""
+        if name not in self._functions:
+            raise NotFoundError(f"no function @{name}; this program has {', '.join(self._functions)}")
         return self._functions[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DTypeError", "HotblockError", "Location", "ProgramError", "ResourceError", "ShapeError"]
+__all__ = ["DTypeError", "HotblockError", "Location", "NotFoundError", "ProgramError", "ResourceError", "ShapeError"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,12 @@ class HotblockError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.location is None else f"{self.message}\n  {self.location}"
+
+
+class NotFoundError(HotblockError, KeyError):
+    """A function or parameter that does not exist by this name. Also a KeyError, as look-ups by name raise."""
+
+    reason = "not_found"
 
 
 class ProgramError(HotblockError):

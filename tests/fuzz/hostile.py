@@ -192,7 +192,7 @@ def run(runtime: hb.Runtime, rng: random.Random, program: Program) -> str:
     outcome = "ran"
     try:
         loaded = runtime.load(program)
-    except (hb.ShapeError, hb.DTypeError):
+    except (hb.ShapeError, hb.DTypeError, hb.ResourceError):
         return "refused at load"
     for function in program.functions[:4]:
         try:

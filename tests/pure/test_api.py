@@ -225,8 +225,10 @@ def test_entries() -> None:
         with pytest.raises(hb.ProgramError, match="which function"):
             loaded()
         assert rt.load(hb.Program(two.functions, "b"))() == 2
-        with pytest.raises(KeyError):
+        with pytest.raises(hb.NotFoundError, match="this program has a, b"):
             loaded["c"]
+        with pytest.raises(KeyError):
+            rt.params["nothing"]
     with pytest.raises(hb.HotblockError, match="closed"):
         loaded["a"]()
     with pytest.raises(hb.HotblockError, match="closed"):

@@ -125,7 +125,8 @@ def test_inference_of_large_expressions_ends() -> None:
         (
             # What a branch not taken would need is no fact.
             "entry @main\nfunc @main(%x: f32[n], %c: bool) {\n  call @g, %x, %c\n  %k = load.const 5\n"
-            "  %z = tensor.zeros %k\n  %r = tensor.add %x, %z\n  ret %r\n}\nfunc @g(%x, %c) {\n  branch.false %c, @end\n  %k = load.const 3\n"
+            "  %z = tensor.zeros %k\n  %r = tensor.add %x, %z\n  ret %r\n}\n"
+            "func @g(%x, %c) {\n  branch.false %c, @end\n  %k = load.const 3\n"
             "  %y = tensor.zeros %k\n  %s = tensor.stack %x, %y\nend:\n  ret\n}",
             (np.ones(5, np.float32), False),
         ),
@@ -138,7 +139,8 @@ def test_inference_of_large_expressions_ends() -> None:
         (
             # A host int may be the -1 of a reshape.
             "func @f(%x: f32[6], %d: int) {\n  %r = tensor.reshape %x, %d\n  %one = load.const 1\n"
-            "  %e = scalar.add %d, %one\n  %a = tensor.zeros %e\n  %z = load.const 0\n  %b = tensor.zeros %z\n  %s = tensor.stack %a, %b\n  ret %r\n}",
+            "  %e = scalar.add %d, %one\n  %a = tensor.zeros %e\n  %z = load.const 0\n"
+            "  %b = tensor.zeros %z\n  %s = tensor.stack %a, %b\n  ret %r\n}",
             (np.ones(6, np.float32), -1),
         ),
         (

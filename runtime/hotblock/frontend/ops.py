@@ -156,14 +156,14 @@ def _tensor(opcode: Opcode, *operands: Any, is_mask: bool = False, **attrs: Any)
 # ---- elementwise
 
 
-def _binary(name: str, opcode: Opcode, *, is_mask: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
+def _binary(name: str, opcode: Opcode, is_mask: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
     def function(x1: Tensor, x2: Tensor, /) -> Tensor:
         return elementwise(opcode, x1, x2, is_mask=is_mask)
 
     return _named(function, name, opcode)
 
 
-def _unary(name: str, opcode: Opcode, *, is_mask: bool = False) -> Callable[[Tensor], Tensor]:
+def _unary(name: str, opcode: Opcode, is_mask: bool = False) -> Callable[[Tensor], Tensor]:
     def function(x: Tensor, /) -> Tensor:
         return elementwise(opcode, x, is_mask=is_mask)
 
@@ -231,7 +231,7 @@ def square(x: Tensor, /) -> Tensor:
 
 
 @_op
-def gelu(x: Tensor, /, *, approximate: Literal["none", "tanh"] = "none") -> Tensor:
+def gelu(x: Tensor, /, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     """x * 0.5 * (1 + erf(x / sqrt 2)), or with ``approximate="tanh"`` its tanh form."""
     if approximate not in ("none", "tanh"):
         raise _builder().error(f"approximate is 'none' or 'tanh', not {approximate!r}")
@@ -261,7 +261,7 @@ def clamp(x: Tensor, /, min: Tensor = None, max: Tensor = None) -> Tensor:
 
 
 @_op
-def astype(x: Tensor, dtype: Any, /) -> Tensor:
+def astype(x: Tensor, /, dtype: Any) -> Tensor:
     """Convert elements; float to int truncates and saturates, NaN gives 0. Of a host scalar: a host scalar."""
     target = _dtype(dtype)
     return elementwise(Opcode.TENSOR_CAST, x, dtype=target, is_mask=target is DType.BOOL)
@@ -270,8 +270,8 @@ def astype(x: Tensor, dtype: Any, /) -> Tensor:
 # ---- reductions and normalisation
 
 
-def _reduction(name: str, opcode: Opcode, *, is_mask: bool = False) -> Callable[..., Tensor]:
-    def function(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduction(name: str, opcode: Opcode, is_mask: bool = False) -> Callable[..., Tensor]:
+    def function(x: Tensor, /, axis: Any = None, keepdims: bool = False) -> Tensor:
         return _tensor(opcode, x, axes=_axes(axis), keepdims=_flag(keepdims, "keepdims"), is_mask=is_mask)
 
     function.__name__ = function.__qualname__ = name
@@ -289,14 +289,14 @@ all = _reduction("all", Opcode.TENSOR_ALL, is_mask=True)
 
 
 @_op
-def var(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def var(x: Tensor, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Variance by two passes; the sum of squares is divided by n - correction."""
     divisor, keep = _number(correction, "correction"), _flag(keepdims, "keepdims")
     return _tensor(Opcode.TENSOR_VAR, x, axes=_axes(axis), correction=divisor, keepdims=keep)
 
 
 @_op
-def std(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def std(x: Tensor, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Square root of `var`."""
     return elementwise(Opcode.TENSOR_SQRT, var(x, axis=axis, correction=correction, keepdims=keepdims))
 
@@ -307,43 +307,43 @@ def _arg_reduction(opcode: Opcode, x: Tensor, axis: Any, keepdims: bool) -> Tens
 
 
 @_op
-def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmax(x: Tensor, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Index (int64) of the first largest element; the first NaN wins. Without an axis, of the flattened tensor."""
     return _arg_reduction(Opcode.TENSOR_ARGMAX, x, axis, keepdims)
 
 
 @_op
-def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmin(x: Tensor, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Index (int64) of the first smallest element; the first NaN wins. Without an axis, of the flattened tensor."""
     return _arg_reduction(Opcode.TENSOR_ARGMIN, x, axis, keepdims)
 
 
 @_op
-def cumulative_sum(x: Tensor, /, *, axis: int | None = None) -> Tensor:
+def cumulative_sum(x: Tensor, /, axis: int | None = None) -> Tensor:
     """Running sum along an axis (needed unless x has rank 1)."""
     return _tensor(Opcode.TENSOR_CUMSUM, x, axis=-1 if axis is None else _int(axis, "axis"))
 
 
 @_op
-def cumsum(x: Tensor, /, *, axis: int | None = None) -> Tensor:
+def cumsum(x: Tensor, /, axis: int | None = None) -> Tensor:
     """Another name of `cumulative_sum`."""
     return cumulative_sum(x, axis=axis)
 
 
 @_op
-def softmax(x: Tensor, /, *, axis: int = -1) -> Tensor:
+def softmax(x: Tensor, /, axis: int = -1) -> Tensor:
     """exp(x - max) / sum along an axis; a row of only -inf is NaN."""
     return _tensor(Opcode.TENSOR_SOFTMAX, x, axis=_int(axis, "axis"))
 
 
 @_op
-def log_softmax(x: Tensor, /, *, axis: int = -1) -> Tensor:
+def log_softmax(x: Tensor, /, axis: int = -1) -> Tensor:
     """Logarithm of `softmax`."""
     return _tensor(Opcode.TENSOR_LOG_SOFTMAX, x, axis=_int(axis, "axis"))
 
 
 @_op
-def layer_norm(x: Tensor, /, weight: Tensor = None, bias: Tensor = None, *, eps: float = 1e-5) -> Tensor:
+def layer_norm(x: Tensor, /, weight: Tensor = None, bias: Tensor = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis."""
     epsilon = _number(eps, "eps")
     if weight is None and bias is not None:
@@ -353,7 +353,7 @@ def layer_norm(x: Tensor, /, weight: Tensor = None, bias: Tensor = None, *, eps:
 
 
 @_op
-def rms_norm(x: Tensor, /, weight: Tensor = None, *, eps: float = 1e-5) -> Tensor:
+def rms_norm(x: Tensor, /, weight: Tensor = None, eps: float = 1e-5) -> Tensor:
     """x / sqrt(mean(x * x) + eps) * weight over the last axis."""
     given = [x] if weight is None else [x, weight]
     return _tensor(Opcode.TENSOR_RMS_NORM, *given, eps=_number(eps, "eps"))
@@ -391,25 +391,25 @@ def attention(
 
 
 @_op
-def segment_sum(x: Tensor, offsets: Tensor, /) -> Tensor:
+def segment_sum(x: Tensor, /, offsets: Tensor) -> Tensor:
     """Sum of rows offsets[i] to offsets[i + 1], for each i."""
     return _tensor(Opcode.TENSOR_SEGMENT_SUM, x, offsets)
 
 
 @_op
-def segment_mean(x: Tensor, offsets: Tensor, /) -> Tensor:
+def segment_mean(x: Tensor, /, offsets: Tensor) -> Tensor:
     """Mean of rows offsets[i] to offsets[i + 1], for each i; NaN where there are none."""
     return _tensor(Opcode.TENSOR_SEGMENT_MEAN, x, offsets)
 
 
 @_op
-def segment_max(x: Tensor, offsets: Tensor, /) -> Tensor:
+def segment_max(x: Tensor, /, offsets: Tensor) -> Tensor:
     """Largest of rows offsets[i] to offsets[i + 1], for each i; -inf or the smallest integer where there are none."""
     return _tensor(Opcode.TENSOR_SEGMENT_MAX, x, offsets)
 
 
 @_op
-def segment_softmax(x: Tensor, offsets: Tensor, /) -> Tensor:
+def segment_softmax(x: Tensor, /, offsets: Tensor) -> Tensor:
     """Softmax over the rows offsets[i] to offsets[i + 1], for each i."""
     return _tensor(Opcode.TENSOR_SEGMENT_SOFTMAX, x, offsets)
 
@@ -418,7 +418,7 @@ def segment_softmax(x: Tensor, offsets: Tensor, /) -> Tensor:
 
 
 @_op
-def reshape(x: Tensor, shape: Sequence[Size], /) -> Tensor:
+def reshape(x: Tensor, /, shape: Sequence[Size]) -> Tensor:
     """Same elements in C order in another shape; one length may be -1."""
     return _tensor(Opcode.TENSOR_RESHAPE, x, *_sizes(shape))
 
@@ -430,55 +430,55 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
 
 
 @_op
-def transpose(x: Tensor, axis0: int = -2, axis1: int = -1, /) -> Tensor:
+def transpose(x: Tensor, /, axis0: int = -2, axis1: int = -1) -> Tensor:
     """Two axes swapped."""
     return _tensor(Opcode.TENSOR_TRANSPOSE, x, axis0=_int(axis0, "axis0"), axis1=_int(axis1, "axis1"))
 
 
 @_op
-def permute_dims(x: Tensor, axes: Sequence[int], /) -> Tensor:
+def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """Axes in another order."""
     return _tensor(Opcode.TENSOR_PERMUTE, x, axes=tuple(_int(a, "an axis") for a in axes))
 
 
 @_op
-def squeeze(x: Tensor, axis: Any, /) -> Tensor:
+def squeeze(x: Tensor, /, axis: Any) -> Tensor:
     """Drop axes of length 1."""
     return _tensor(Opcode.TENSOR_SQUEEZE, x, axes=_axes(axis) or ())
 
 
 @_op
-def expand_dims(x: Tensor, /, *, axis: int = 0) -> Tensor:
+def expand_dims(x: Tensor, /, axis: int = 0) -> Tensor:
     """Insert an axis of length 1."""
     return _tensor(Opcode.TENSOR_UNSQUEEZE, x, axis=_int(axis, "axis"))
 
 
 @_op
-def unsqueeze(x: Tensor, axis: int, /) -> Tensor:
+def unsqueeze(x: Tensor, /, axis: int) -> Tensor:
     """Another spelling of `expand_dims`."""
     return _tensor(Opcode.TENSOR_UNSQUEEZE, x, axis=_int(axis, "axis"))
 
 
 @_op
-def broadcast_to(x: Tensor, shape: Sequence[Size], /) -> Tensor:
+def broadcast_to(x: Tensor, /, shape: Sequence[Size]) -> Tensor:
     """x repeated to a shape, as a view that cannot be written; -1 keeps a length."""
     return _tensor(Opcode.TENSOR_EXPAND, x, *_sizes(shape))
 
 
 @_op
-def expand(x: Tensor, shape: Sequence[Size], /) -> Tensor:
+def expand(x: Tensor, /, shape: Sequence[Size]) -> Tensor:
     """Another name of `broadcast_to`."""
     return broadcast_to(x, shape)
 
 
 @_op
-def flip(x: Tensor, /, *, axis: Any = None) -> Tensor:
+def flip(x: Tensor, /, axis: Any = None) -> Tensor:
     """Reverse the order along axes (all when None)."""
     return _tensor(Opcode.TENSOR_FLIP, x, axes=_axes(axis))
 
 
 @_op
-def split(x: Tensor, sections: int | Sequence[Size], /, *, axis: int = 0) -> list[Tensor]:
+def split(x: Tensor, /, sections: int | Sequence[Size], axis: int = 0) -> list[Tensor]:
     """Parts along an axis: a number of equal ones, or the length of each. A constant number of parts."""
     at = _int(axis, "axis")
     if not isinstance(sections, (tuple, list)):
@@ -499,13 +499,13 @@ def split(x: Tensor, sections: int | Sequence[Size], /, *, axis: int = 0) -> lis
 
 
 @_op
-def concat(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+def concat(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
     """Tensors one after the other along an axis."""
     return _tensor(Opcode.TENSOR_CONCAT, *_several(arrays, "concat"), axis=_int(axis, "axis"))
 
 
 @_op
-def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
     return _tensor(Opcode.TENSOR_STACK, *_several(arrays, "stack"), axis=_int(axis, "axis"))
 
@@ -517,7 +517,7 @@ def _several(arrays: Any, name: str) -> Sequence[Tensor]:
 
 
 @_op
-def pad(x: Tensor, pad_width: Any, /, *, value: float = 0) -> Tensor:
+def pad(x: Tensor, /, pad_width: Any, value: float = 0) -> Tensor:
     """Constant elements around: (before, after) for each axis from the first, or one pair for a tensor of rank 1."""
     pairs = pad_width if isinstance(pad_width[0], (tuple, list)) else [pad_width]
     result = _value(x)
@@ -530,55 +530,55 @@ def pad(x: Tensor, pad_width: Any, /, *, value: float = 0) -> Tensor:
 
 
 @_op
-def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+def tril(x: Tensor, /, k: int = 0) -> Tensor:
     """Zero above the k-th diagonal of the last two axes."""
     return _tensor(Opcode.TENSOR_TRIL, x, k=_int(k, "k"))
 
 
 @_op
-def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+def triu(x: Tensor, /, k: int = 0) -> Tensor:
     """Zero below the k-th diagonal of the last two axes."""
     return _tensor(Opcode.TENSOR_TRIU, x, k=_int(k, "k"))
 
 
 @_op
-def take(x: Tensor, indices: Tensor, /, *, axis: int = 0) -> Tensor:
+def take(x: Tensor, /, indices: Tensor, axis: int = 0) -> Tensor:
     """Parts of x along an axis at integer indices; negative ones count from the end."""
     return _tensor(Opcode.TENSOR_TAKE, x, indices, axis=_int(axis, "axis"))
 
 
 @_op
-def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
+def take_along_axis(x: Tensor, /, indices: Tensor, axis: int = -1) -> Tensor:
     """One element of x along an axis for each index; the other axes pair up."""
     return _tensor(Opcode.TENSOR_GATHER, x, indices, axis=_int(axis, "axis"))
 
 
 @_op
-def gather(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
+def gather(x: Tensor, /, indices: Tensor, axis: int = -1) -> Tensor:
     """Another name of `take_along_axis`."""
     return take_along_axis(x, indices, axis=axis)
 
 
 @_op
-def embedding(ids: Tensor, table: Tensor, /) -> Tensor:
+def embedding(ids: Tensor, /, table: Tensor) -> Tensor:
     """Rows of `table` for integer ids."""
     return _tensor(Opcode.TENSOR_TAKE, table, ids, axis=0)
 
 
 @_op
-def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def sort(x: Tensor, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Elements in order along an axis, always stable; NaN counts as the largest."""
     return _tensor(Opcode.TENSOR_SORT, x, axis=_int(axis, "axis"), descending=_flag(descending, "descending"))
 
 
 @_op
-def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def argsort(x: Tensor, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The indices (int64) that sort x."""
     return _tensor(Opcode.TENSOR_ARGSORT, x, axis=_int(axis, "axis"), descending=_flag(descending, "descending"))
 
 
 @_op
-def topk(x: Tensor, k: int, /, *, axis: int = -1) -> tuple[Tensor, Tensor]:
+def topk(x: Tensor, /, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
     """The k largest along an axis, largest first, and their indices (int64). `k` is a constant."""
     if isinstance(k, Value) and not k.is_constant:
         raise _builder().error("k of hb.topk is a constant; for a run-time k slice hb.sort(x, descending=True)")
@@ -599,7 +599,7 @@ def argwhere(x: Tensor, /) -> Tensor:
 
 
 @_op
-def compress(x: Tensor, mask: Tensor, /) -> Tensor:
+def compress(x: Tensor, /, mask: Tensor) -> Tensor:
     """Elements of x where a bool mask of its leading axes is true."""
     return _tensor(Opcode.TENSOR_COMPRESS, x, mask)
 
@@ -608,45 +608,45 @@ def compress(x: Tensor, mask: Tensor, /) -> Tensor:
 
 
 @_op
-def zeros(shape: Any, *, dtype: Any = DType.FLOAT32) -> Tensor:
+def zeros(shape: Any, dtype: Any = DType.FLOAT32) -> Tensor:
     """All zero."""
     return _tensor(Opcode.TENSOR_ZEROS, *_sizes(shape), dtype=_dtype(dtype))
 
 
 @_op
-def ones(shape: Any, *, dtype: Any = DType.FLOAT32) -> Tensor:
+def ones(shape: Any, dtype: Any = DType.FLOAT32) -> Tensor:
     """All one."""
     return _tensor(Opcode.TENSOR_ONES, *_sizes(shape), dtype=_dtype(dtype))
 
 
 @_op
-def full(shape: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Tensor:
     """All of one host scalar; without a dtype float32, int64 or bool, as the scalar is."""
     filler = host_scalar(fill_value, "fill_value")
     return _tensor(Opcode.TENSOR_FULL, filler, *_sizes(shape), dtype=None if dtype is None else _dtype(dtype))
 
 
 @_op
-def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None) -> Tensor:
+def full_like(x: Tensor, /, fill_value: Any, dtype: Any = None) -> Tensor:
     """All of one host scalar, with the shape of x, and its dtype unless one is given."""
     filler = host_scalar(fill_value, "fill_value")
     return _tensor(Opcode.TENSOR_FULL_LIKE, x, filler, dtype=None if dtype is None else _dtype(dtype))
 
 
 @_op
-def zeros_like(x: Tensor, /, *, dtype: Any = None) -> Tensor:
+def zeros_like(x: Tensor, /, dtype: Any = None) -> Tensor:
     """Zeros with the shape of x."""
     return full_like(x, 0, dtype=dtype)
 
 
 @_op
-def ones_like(x: Tensor, /, *, dtype: Any = None) -> Tensor:
+def ones_like(x: Tensor, /, dtype: Any = None) -> Tensor:
     """Ones with the shape of x."""
     return full_like(x, 1, dtype=dtype)
 
 
 @_op
-def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None) -> Tensor:
+def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: Any = None) -> Tensor:
     """start, start + step, ... below stop; with one argument from 0. int64, or float32 if any is a float."""
     first, last = (0, start) if stop is None else (start, stop)
     bounds = [host_scalar(value, "a bound of arange") for value in (first, last, step)]
@@ -654,13 +654,13 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None)
 
 
 @_op
-def one_hot(indices: Tensor, n: Size, /, *, dtype: Any = DType.FLOAT32) -> Tensor:
+def one_hot(indices: Tensor, /, n: Size, dtype: Any = DType.FLOAT32) -> Tensor:
     """1 at each index along a new last axis of length n; all 0 for an index outside."""
     return _tensor(Opcode.TENSOR_ONE_HOT, indices, _host_int(n, "n"), dtype=_dtype(dtype))
 
 
 @_op
-def asarray(x: Any, /, *, dtype: Any = None, copy: bool | None = None) -> Tensor:
+def asarray(x: Any, /, dtype: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor of a host scalar (rank 0) or of a nested list of scalars; a tensor stays what it is."""
     if isinstance(x, (list, tuple)):
         parts = [asarray(part) for part in x]
@@ -712,18 +712,18 @@ def _draw() -> tuple[Value, Value]:
 
 
 @_op
-def dropout(x: Tensor, p: Any, /) -> Tensor:
+def dropout(x: Tensor, /, p: Any) -> Tensor:
     """Zero with probability p, else x / (1 - p). The mask is a function of seed, draw and position."""
     return _tensor(Opcode.TENSOR_DROPOUT, x, *_draw(), host_scalar(p, "p"))
 
 
-def uniform(shape: Any, *, dtype: Any = DType.FLOAT32) -> Tensor:
+def uniform(shape: Any, dtype: Any = DType.FLOAT32) -> Tensor:
     """Uniform in [0, 1)."""
     current_builder("hb.random.uniform")
     return _tensor(Opcode.TENSOR_UNIFORM, *_draw(), *_sizes(shape), dtype=_dtype(dtype))
 
 
-def normal(shape: Any, *, dtype: Any = DType.FLOAT32) -> Tensor:
+def normal(shape: Any, dtype: Any = DType.FLOAT32) -> Tensor:
     """Standard normal."""
     current_builder("hb.random.normal")
     return _tensor(Opcode.TENSOR_NORMAL, *_draw(), *_sizes(shape), dtype=_dtype(dtype))

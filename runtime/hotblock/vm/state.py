@@ -7,7 +7,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from hotblock.devices import Device
-from hotblock.errors import DTypeError, HotblockError
+from hotblock.errors import DTypeError, NotFoundError
 from hotblock.semantics import NUMPY_DTYPES
 from hotblock.shapes import ScalarKind
 from hotblock.vm.values import LayoutTable, TensorValue
@@ -42,10 +42,10 @@ class Parameters(MutableMapping[str, Array]):
         self._lock = threading.Lock()
 
     def load(self, name: str) -> TensorValue:
-        """The current value. Raises HotblockError naming what is missing."""
+        """The current value. Raises NotFoundError."""
         value = self._values.get(name)
         if value is None:
-            raise HotblockError(f"no parameter {name!r}; set rt.params[{name!r}] = array", reason="missing_param")
+            raise NotFoundError(f"no parameter {name!r}; set rt.params[{name!r}] = array")
         return value
 
     def freeze(self, value: Array) -> TensorValue:
@@ -61,7 +61,7 @@ class Parameters(MutableMapping[str, Array]):
         return TensorValue(copy, self._layouts.of(copy))
 
     def __getitem__(self, name: str) -> Array:
-        return self._values[name].array
+        return self.load(name).array
 
     def __setitem__(self, name: str, value: Array) -> None:
         frozen = value.value if isinstance(value, Constant) else self.freeze(value)
@@ -70,6 +70,7 @@ class Parameters(MutableMapping[str, Array]):
 
     def __delitem__(self, name: str) -> None:
         with self._lock:
+            self.load(name)
             del self._values[name]
 
     def __iter__(self) -> Iterator[str]:
