@@ -14,7 +14,7 @@ from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.numbers import NUMPY_DTYPES, wide
-from hotblock.semantics.reduce import pairwise_sum, sum_last
+from hotblock.semantics.reduce import sum_last
 from hotblock.shapes import TensorType
 
 __all__ = ["check_offsets"]
@@ -42,11 +42,6 @@ def _back(binding: Binding, rows: Array) -> Array:
     return binding.finish(binding.xp.moveaxis(rows, -1, axis), _computed(binding))
 
 
-def _row_sum(xp: ModuleType, rows: Array) -> Array:
-    """Sum of the last axis in the dtype of the rows, which are in C order."""
-    return pairwise_sum(xp, rows)[..., None]
-
-
 def _softmax_rows(xp: ModuleType, rows: Array) -> Array:
     """Softmax of the last axis, in place. A row of -inf only, and a row with NaN or +inf, becomes NaN."""
     if rows.size == 0:
@@ -68,7 +63,7 @@ def _log_softmax(binding: Binding, x: Array) -> Array:
     rows = _last(binding, x)
     if rows.size:
         rows -= xp.maximum.reduce(rows, axis=-1, keepdims=True)
-        rows -= xp.log(_row_sum(xp, xp.exp(rows)))
+        rows -= xp.log(xp.add.reduce(xp.exp(rows), axis=-1, keepdims=True))
     return _back(binding, rows)
 
 
@@ -80,7 +75,7 @@ def _layer_norm(binding: Binding, x: Array, weight: Array = None, bias: Array = 
     number = NUMPY_DTYPES[dtype].type
     mean = sum_last(xp, rows)[..., None] / np.float64(count)
     centred = rows - mean.astype(rows.dtype)
-    variance = _row_sum(xp, centred * centred) / number(count)
+    variance = xp.vecdot(centred, centred)[..., None] / number(count)
     centred /= xp.sqrt(variance + number(binding.attrs["eps"]))
     if weight is not None:
         centred *= binding.tensor(1, weight, dtype)
@@ -94,7 +89,7 @@ def _rms_norm(binding: Binding, x: Array, weight: Array = None) -> Array:
     xp, dtype = binding.xp, _computed(binding)
     rows = xp.asarray(binding.tensor(0, x, dtype), order="C")
     number = NUMPY_DTYPES[dtype].type
-    mean_square = _row_sum(xp, rows * rows) / number(rows.shape[-1])
+    mean_square = xp.vecdot(rows, rows)[..., None] / number(rows.shape[-1])
     result = rows / xp.sqrt(mean_square + number(binding.attrs["eps"]))
     if weight is not None:
         result *= binding.tensor(1, weight, dtype)
