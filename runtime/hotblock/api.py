@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from hotblock import files
 from hotblock.devices import CpuDevice, Device
-from hotblock.errors import DTypeError, HotblockError, NotFoundError, ProgramError, ShapeError
+from hotblock.errors import DTypeError, HotblockError, NotFoundError, ProgramError
 from hotblock.frontend.function import Function, is_scalar_leaf
-from hotblock.frontend.trees import Flat, flatten_as, restore, unflatten, unflatten_plain
-from hotblock.isa.program import INT64_MAX, INT64_MIN, Param, ParamKind, Program
+from hotblock.frontend.python import Compiled
+from hotblock.frontend.trees import flatten_as, restore, unflatten, unflatten_plain
+from hotblock.isa.program import INT64_MAX, INT64_MIN, Program
 from hotblock.isa.program import Function as BytecodeFunction
 from hotblock.isa.verify import verify
 from hotblock.shapes import infer_function
@@ -31,6 +33,7 @@ from hotblock.vm import (
     StepMaker,
     TensorValue,
     allocate,
+    check_arguments,
     execute,
     load_program,
 )
@@ -42,17 +45,11 @@ _COMPILERS = (None, "off")
 _MAX_INFERRED = 20_000  # instructions; larger programs are checked as they run
 
 
-class Loaded(Protocol):
-    """What `Runtime.load` gives: something to call."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
 class Runtime:
     """Loads and runs programs on one device.
 
     Safe for threads: calls may run at the same time, each with frames of its own; parameters and the random stream are
-    shared. `compiler`: "off" interprets everything; None picks what is installed.
+    shared. `compiler`: "off" or None, which is the same as long as there is no compiler: everything is interpreted.
     """
 
     def __init__(
@@ -68,7 +65,7 @@ class Runtime:
         if compiler not in _COMPILERS:
             raise HotblockError(f"no compiler {compiler!r}; this version has 'off'", reason="compiler")
         self._device: Device = CpuDevice()
-        self._limits = Limits.default() if limits is None else limits
+        self._limits = Limits() if limits is None else limits
         self._layouts = LayoutTable()
         self._params = Parameters(self._device, self._layouts)
         self._random = RandomStream()
@@ -122,35 +119,44 @@ class Runtime:
     def _is_leaf(self, value: Any) -> bool:
         return is_scalar_leaf(value) or isinstance(value, Constant) or self._device.is_array(value)
 
-    def _register_value(self, value: Any, path: str) -> Any:
-        """What a register holds for an argument. Raises DTypeError naming its path."""
+    def _register_value(self, value: Any) -> Any:
+        """What a register holds for an argument. Raises DTypeError or ShapeError, which `_registers` gives a place."""
         if type(value) is int:
             if not INT64_MIN <= value <= INT64_MAX:
-                raise DTypeError(f"{path} is {value}, which does not fit int64", reason="int64_overflow")
+                raise DTypeError(f"{value} does not fit int64", reason="int64_overflow")
             return value
         if is_scalar_leaf(value):
             return value
         if isinstance(value, Constant):
             return value.value
         if not self._device.is_array(value):
-            raise DTypeError(f"{path} is a {type(value).__name__}; pass an array or a number", reason="argument")
-        try:
-            array = self._device.to_array(value)
-        except HotblockError as error:
-            raise type(error)(f"{path}: {error.message}", reason=error.reason) from error.__cause__
+            raise DTypeError(f"a {type(value).__name__} is no argument; pass an array or a number", reason="argument")
+        array = self._device.to_array(value)
         return TensorValue(array, self._layouts.of(array))
+
+    def _registers(self, leaves: Sequence[Any], path: Callable[[int], str]) -> list[Any]:
+        """Register values of arguments; `path` names one by its position, for the error that it may raise."""
+        registers: list[Any] = []
+        try:
+            for leaf in leaves:
+                registers.append(self._register_value(leaf))
+        except HotblockError as error:
+            place = path(len(registers))
+            raise type(error)(f"{place}: {error.message}", reason=error.reason) from error.__cause__
+        return registers
 
     # ---- running
 
     def _run(self, code: Code, args: list[Any]) -> list[Array]:
         self._demand_open()
-        _check_arguments(code.function, args)
+        if code.typed:
+            check_arguments(code.function, args)
         with np.errstate(all="ignore"):
             results = execute(code, args, self._limits)
         return [value.array if isinstance(value, TensorValue) else value for value in results]
 
     def close(self) -> None:
-        """Release what the runtime holds. Calls afterwards raise; closing twice does nothing."""
+        """Release the parameters. Calls afterwards raise; closing twice does nothing."""
         self._closed = True
         self._params.clear()
 
@@ -173,31 +179,32 @@ class LoadedFunction:
         self._runtime = runtime
         self._code = code
         self.function: BytecodeFunction = code.function
+        signature = self.function.signature
+        # An argument without leaves was fixed when the function was compiled and may be left out.
+        self._fixed = (
+            {n: unflatten_plain(spec, ()) for n, spec in signature.args if not spec.leaves} if signature else {}
+        )
+        self._names = [name for name, _ in signature.args] if signature else _parameter_names(self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        signature = self.function.signature
+        bound = _bind(self.function.name, self._names, args, kwargs, self._fixed)
+        runtime, signature = self._runtime, self.function.signature
         if signature is not None:
-            names = [name for name, _ in signature.args]
-            # An argument without leaves was fixed when this was compiled and may be left out.
-            fixed = {name: unflatten_plain(spec, ()) for name, spec in signature.args if not spec.leaves}
-            bound = _bind(self.function.name, names, args, kwargs, fixed)
-            registers = [
-                self._runtime._register_value(leaf, path)
+            pairs = [
+                pair
                 for (name, spec), value in zip(signature.args, bound, strict=True)
-                for path, leaf in flatten_as(spec, value, name)
+                for pair in flatten_as(spec, value, name)
             ]
-            return unflatten_plain(signature.result, self._runtime._run(self._code, registers))
-        names = _parameter_names(self.function)
-        bound = _bind(self.function.name, names, args, kwargs)
-        results = self._runtime._run(
-            self._code, [self._runtime._register_value(v, n) for n, v in zip(names, bound, strict=True)]
-        )
+            registers = runtime._registers([leaf for _, leaf in pairs], lambda position: pairs[position][0])
+            return unflatten_plain(signature.result, runtime._run(self._code, registers))
+        registers = runtime._registers(bound, self._names.__getitem__)
+        results = runtime._run(self._code, registers)
         if len(results) == 1:
             return results[0]
         return tuple(results) if results else None
 
     def __repr__(self) -> str:
-        return f"<hb.LoadedFunction @{self.function.name}>"
+        return f"<hotblock function @{self.function.name}>"
 
 
 class LoadedProgram:
@@ -229,38 +236,35 @@ class LoadedPython:
     def __init__(self, runtime: Runtime, function: Function) -> None:
         self._runtime = runtime
         self.function = function
-        self._codes: dict[int, tuple[Program, dict[str, Code], Flat]] = {}
+        self._codes: dict[Compiled, Code] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         runtime = self._runtime
-        arguments = self.function.arguments(args, kwargs, runtime._is_leaf)
-        compiled = self.function.compile(arguments)
-        loaded = self._codes.get(id(compiled))
-        if loaded is None:
+        call = self.function.structure(args, kwargs, runtime._is_leaf)
+        compiled = self.function.compile(call)
+        code = self._codes.get(compiled)
+        if code is None:
             with self._lock:
-                # The program is kept beside its code, so that its id stays its own.
-                loaded = compiled.program, runtime._code(compiled.program), compiled.result
-                self._codes[id(compiled)] = loaded
-        program, codes, result = loaded
-        assert program.entry is not None
-        paths = ((path, leaf) for name, flat in arguments.items() for path, leaf in _with_paths(name, flat))
-        registers = [runtime._register_value(leaf, path) for path, leaf in paths]
-        values = runtime._run(codes[program.entry], registers)
-        return unflatten(result.spec, values, result.statics, map(restore, result.classes))
+                code = self._codes.get(compiled)
+                if code is None:
+                    program = compiled.program
+                    assert program.entry is not None
+                    code = runtime._code(program)[program.entry]
+                    self._codes[compiled] = code
+        registers = runtime._registers(call.leaves, call.path)
+        result = compiled.result
+        return unflatten(result.spec, runtime._run(code, registers), result.statics, map(restore, result.classes))
 
     def __repr__(self) -> str:
-        return f"<hb.LoadedPython {self.function.__name__}>"
-
-
-def _with_paths(name: str, flat: Flat) -> Iterator[tuple[str, Any]]:
-    return zip(flat.spec.paths(name), flat.leaves, strict=True)
+        return f"<hotblock function {self.function.__name__}>"
 
 
 def _parameter_names(function: BytecodeFunction) -> list[str]:
     """What parameters are called; those whose names say nothing, or the same, by their number."""
     names = [function.debug.register(i) or f"arg{i}" for i in range(len(function.params))]
-    return [name if names.count(name) == 1 else f"arg{i}" for i, name in enumerate(names)]
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"arg{i}" for i, name in enumerate(names)]
 
 
 def _bind(
@@ -287,46 +291,6 @@ def _bind(
     if missing:
         raise HotblockError(f"@{function} misses {', '.join(missing)}", reason="arguments")
     return [given[name] for name in names]
-
-
-def _check_arguments(function: BytecodeFunction, args: list[Any]) -> None:
-    """Hold arguments against declared parameter types; a symbol is one length throughout."""
-    symbols: dict[str, int] = {}
-    for number, (param, value) in enumerate(zip(function.params, args, strict=True)):
-        if param.kind is ParamKind.ANY:
-            continue
-        if not _fits(param, value):
-            name = function.debug.register(number) or str(number)
-            kind = value.layout.type if isinstance(value, TensorValue) else f"a host {type(value).__name__}"
-            raise DTypeError(f"@{function.name}: %{name} is declared {param}, not {kind}", reason="argument")
-        if param.dims is not None:
-            _check_dims(function, number, param, value.layout.shape, symbols)
-
-
-_SCALAR_TYPES = {ParamKind.BOOL: bool, ParamKind.INT: int, ParamKind.FLOAT: float}
-
-
-def _fits(param: Param, value: Any) -> bool:
-    if param.kind is not ParamKind.TENSOR:
-        return type(value) is _SCALAR_TYPES[param.kind]
-    return isinstance(value, TensorValue) and param.dtype in (None, value.layout.dtype)
-
-
-def _check_dims(
-    function: BytecodeFunction, number: int, param: Param, shape: tuple[int, ...], symbols: dict[str, int]
-) -> None:
-    assert param.dims is not None
-    name = function.debug.register(number) or str(number)
-    head = f"@{function.name}: %{name} is declared {param}, not [{', '.join(map(str, shape))}]"
-    if len(shape) != len(param.dims):
-        raise ShapeError(f"{head}: rank {len(param.dims)} != {len(shape)}", reason="argument")
-    for axis, (dim, length) in enumerate(zip(param.dims, shape, strict=True)):
-        wanted = symbols.setdefault(dim, length) if isinstance(dim, str) else dim
-        if wanted is not None and wanted != length:
-            called = f"{dim} = {wanted}" if isinstance(dim, str) else str(wanted)
-            raise ShapeError(
-                f"{head}: %{name}.shape[{axis}] == {called} does not hold: {length} != {wanted}", reason="argument"
-            )
 
 
 def _print(text: str) -> None:

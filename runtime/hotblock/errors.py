@@ -85,4 +85,8 @@ class ResourceError(HotblockError):
     """A limit (bytes, call depth, steps) was reached. The program may be right; the limit is a setting."""
 
     reason = "resource"
-    retryable = True
+
+    def __init__(self, message: str, *, reason: str | None = None, location: Location | None = None) -> None:
+        super().__init__(message, reason=reason, location=location)
+        # A limit is met again by the same call; memory that is short now may be there later.
+        self.retryable = self.reason == "memory"

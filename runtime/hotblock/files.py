@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from hotblock.errors import ProgramError
@@ -42,7 +43,8 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     verify(program)
     file = Path(path)
     data = format_program(program).encode("utf-8") if file.suffix == ".hbasm" else encode(program)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    # A name of its own, also for threads that save to one path.
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(data)
         temporary.replace(file)

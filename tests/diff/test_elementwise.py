@@ -13,7 +13,7 @@ from support.arrays import DTYPES, FLOATS, INTEGERS, assert_same_bits, bfloat16,
 from support.single import run_op
 
 import hotblock as hb
-from hotblock.isa import Opcode
+from hotblock.isa import Effect, Opcode
 
 SIZE = 96
 
@@ -331,3 +331,87 @@ def test_where_and_clamp() -> None:
     assert_same_bits(run_op(Opcode.TENSOR_CLAMP, x, 0.0, 0.5), np.array([0.5, np.nan, 0.0], np.float32))
     with pytest.raises(hb.DTypeError, match="expects bools"):
         run_op(Opcode.TENSOR_WHERE, np.array([1, 0]), x[:2], x[:2])
+
+
+def test_logic_and_bit_inversion() -> None:
+    a, b = np.array([True, True, False, False]), np.array([True, False, True, False])
+    assert_same_bits(run_op(Opcode.TENSOR_LOGICAL_AND, a, b), np.array([True, False, False, False]))
+    assert_same_bits(run_op(Opcode.TENSOR_LOGICAL_OR, a, b), np.array([True, True, True, False]))
+    assert_same_bits(run_op(Opcode.TENSOR_LOGICAL_XOR, a, b), np.array([False, True, True, False]))
+    assert_same_bits(run_op(Opcode.TENSOR_LOGICAL_NOT, a), np.array([False, False, True, True]))
+    assert_same_bits(run_op(Opcode.TENSOR_BIT_NOT, a), np.array([False, False, True, True]))
+    for dtype in INTEGERS:
+        x = hostile(dtype, 24, 1)
+        want = np.array([_wrap(~v, dtype) for v in x.tolist()], dtype=dtype)
+        assert_same_bits(run_op(Opcode.TENSOR_BIT_NOT, x), want)
+    with pytest.raises(hb.DTypeError, match="bits of floats"):
+        run_op(Opcode.TENSOR_BIT_NOT, np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "args", "want"),
+    [
+        (Opcode.SCALAR_ADD, (2, 3), 5),
+        (Opcode.SCALAR_SUB, (2.5, 1), 1.5),
+        (Opcode.SCALAR_MUL, (True, 3), 3),
+        (Opcode.SCALAR_DIV, (1, 0), math.inf),
+        (Opcode.SCALAR_DIV, (7, 2), 3.5),
+        (Opcode.SCALAR_FLOORDIV, (-7, 2), -4),
+        (Opcode.SCALAR_FLOORDIV, (7, 0), 0),
+        (Opcode.SCALAR_FLOORDIV, (-7.5, 2.0), -4.0),
+        (Opcode.SCALAR_MOD, (-7, 3), 2),
+        (Opcode.SCALAR_MOD, (7, 0), 0),
+        (Opcode.SCALAR_POW, (3, 4), 81),
+        (Opcode.SCALAR_POW, (2.0, -1), 0.5),
+        (Opcode.SCALAR_MIN, (3, -1), -1),
+        (Opcode.SCALAR_MIN, (0.0, -0.0), -0.0),
+        (Opcode.SCALAR_MAX, (2, 1.5), 2.0),
+        (Opcode.SCALAR_MAX, (-0.0, 0.0), 0.0),
+        (Opcode.SCALAR_NEG, (5,), -5),
+        (Opcode.SCALAR_ABS, (-2.5,), 2.5),
+        (Opcode.SCALAR_INT, (-2.9,), -2),
+        (Opcode.SCALAR_FLOAT, (3,), 3.0),
+        (Opcode.SCALAR_BOOL, (0.0,), False),
+        (Opcode.SCALAR_NOT, (0,), True),
+        (Opcode.CMP_LT, (1, 2), True),
+        (Opcode.CMP_LE, (2, 2), True),
+        (Opcode.CMP_GT, (1, 2), False),
+        (Opcode.CMP_GE, (2.0, 2), True),
+        (Opcode.CMP_EQ, (1, 1.0), True),
+        (Opcode.CMP_NE, (math.nan, math.nan), True),
+    ],
+)
+def test_host_scalars(opcode: Opcode, args: tuple[Any, ...], want: Any) -> None:
+    got = run_op(opcode, *args)
+    assert type(got) is type(want)
+    assert got == want
+    if isinstance(want, float):
+        assert math.copysign(1, got) == math.copysign(1, want)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "args"),
+    [
+        (Opcode.SCALAR_ADD, ((1 << 63) - 1, 1)),
+        (Opcode.SCALAR_SUB, (-(1 << 63), 1)),
+        (Opcode.SCALAR_MUL, (1 << 40, 1 << 40)),
+        (Opcode.SCALAR_FLOORDIV, (-(1 << 63), -1)),
+        (Opcode.SCALAR_POW, (3, 64)),
+        (Opcode.SCALAR_POW, (2, -1)),
+        (Opcode.SCALAR_NEG, (-(1 << 63),)),
+        (Opcode.SCALAR_ABS, (-(1 << 63),)),
+        (Opcode.SCALAR_INT, (math.nan,)),
+        (Opcode.SCALAR_INT, (1e300,)),
+        (Opcode.TENSOR_ADD, (np.ones(2, np.int8), 300)),
+        (Opcode.TENSOR_FULL_LIKE, (np.ones(2, np.int8), 300)),
+    ],
+)
+def test_values_that_do_not_fit_raise_and_the_table_says_so(opcode: Opcode, args: tuple[Any, ...]) -> None:
+    with pytest.raises(hb.DTypeError):
+        run_op(opcode, *args)
+    assert Effect.MAY_RAISE in opcode.effects
+
+
+def test_rank() -> None:
+    assert run_op(Opcode.GET_RANK, np.ones((2, 3))) == 2
+    assert run_op(Opcode.GET_RANK, 1.5) == 0

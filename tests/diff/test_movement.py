@@ -263,13 +263,35 @@ def test_item() -> None:
 # ---- random
 
 
-def test_philox_known_answers() -> None:
+@pytest.mark.parametrize(
+    ("counter", "key", "want"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_known_answers(counter: str, key: str, want: str) -> None:
+    """The vectors of Random123 (kat_vectors, philox4x32-10)."""
     from hotblock.semantics.random import philox
 
-    # Random123's kat_vectors for philox4x32-10: counter 0, key 0.
-    assert philox(np, 0, 0, 1).tolist() == [[0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]]
-    pi = philox(np, (0x299F31D0 << 32) | 0xA4093822, (0x03707344 << 32) | 0x13198A2E, 1)
-    assert pi.shape == (1, 4)
+    words = tuple(np.array([int(word, 16)], dtype=np.uint64) for word in counter.split())
+    first, second = (int(word, 16) for word in key.split())
+    assert [f"{word:08x}" for word in philox(np, words, (first, second))[0].tolist()] == want.split()  # type: ignore[arg-type]
+
+
+def test_the_random_stream_is_what_is_promised() -> None:
+    """Counter (p low, p high, draw low, draw high), key (seed low, seed high), p = position // 4, word = position % 4."""
+    from hotblock.semantics.random import philox
+
+    seed, draw = (0x12345678 << 32) | 0x9ABCDEF0, (7 << 32) | 5
+    got = run_op(Opcode.TENSOR_UNIFORM, seed, draw, 11)
+    for position in range(11):
+        words = (position // 4, 0, draw & 0xFFFFFFFF, draw >> 32)
+        block = philox(np, tuple(np.array([w], dtype=np.uint64) for w in words), (seed & 0xFFFFFFFF, seed >> 32))  # type: ignore[arg-type]
+        assert got[position] == (int(block[0, position % 4]) >> 8) * 2.0**-24
+    hits = run_op(Opcode.TENSOR_BERNOULLI, seed, draw, 0.5, 11)
+    assert hits.tolist() == [value < 0.5 for value in got.tolist()]
 
 
 @pytest.mark.requirement("J7")

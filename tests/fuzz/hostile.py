@@ -36,7 +36,6 @@ from hotblock.isa import (
     parse,
     verify,
 )
-from hotblock.isa.asm import parse as parse_text
 
 SEEDS = sorted((Path(__file__).parents[1] / "programs").glob("*.hbasm"))
 WORDS = [
@@ -176,10 +175,10 @@ def generate(rng: random.Random) -> bytes:
     return encode(Program((Function("main", (Param(),) * 3, (block,)),)))
 
 
-def read(kind: str, value: str | bytes) -> Program | None:
+def read(value: str | bytes) -> Program | None:
     """The program, or None when it is refused as it should be."""
     try:
-        program = parse_text(value) if isinstance(value, str) else decode(value)
+        program = parse(value) if isinstance(value, str) else decode(value)
         verify(program)
     except hb.ProgramError:
         return None
@@ -226,11 +225,12 @@ def main() -> int:
             elif kind == "generated":
                 value = generate(rng)
             elif kind == "words":
-                value = "func @f(%x, %y) {\n" + " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 40)))
+                value = "func @f(%x, %y) {\n" + " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 12)))
+                value += "\n  ret %x\n}"
             else:
                 value = rng.randbytes(rng.randint(0, 200))
             try:
-                program = read(kind, value)
+                program = read(value)
                 counts["refused" if program is None else run(runtime, rng, program)] += 1
             except Exception as error:
                 print(

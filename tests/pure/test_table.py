@@ -63,9 +63,9 @@ def test_effects_cut_what_they_must() -> None:
     assert Effect.MAY_RAISE in Opcode.TENSOR_TAKE.effects
 
 
-def test_the_reference_names_every_instruction() -> None:
-    text = document()
-    assert all(f"{op.mnemonic}" in text and op.summary in text for op in Opcode)
+def test_the_reference_on_disk_is_the_generated_one() -> None:
+    path = Path(__file__).parents[2] / "runtime" / "ISA.md"
+    assert path.read_text(encoding="utf-8") == document()
 
 
 def test_isa_needs_neither_numpy_nor_services() -> None:

@@ -68,7 +68,7 @@ def _software() -> list[Finding]:
 
 def _hardware() -> list[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = Limits.default().bytes or 0
+    limit = Limits().bytes or 0
     return [
         Finding("cores", str(cores)),
         Finding("cpu level", _cpu_level()),

@@ -56,8 +56,8 @@ def run(
     hotblock run model.hbc --fn main -i x=x.npy -i n=3 -o y.npy
     """
     program = files.load(file)
-    defaults = Limits.default()
-    limits = Limits(max_bytes or defaults.bytes, defaults.depth, max_steps or defaults.steps)
+    given = {"bytes": max_bytes, "steps": max_steps}
+    limits = Limits(**{name: value for name, value in given.items() if value is not None})
     instrument = Tracer(lambda line: click.echo(line, err=True)) if trace else None
     with Runtime(limits=limits, instrument=instrument) as runtime:
         runtime.seed(seed)

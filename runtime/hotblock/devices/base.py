@@ -26,7 +26,3 @@ class Device(Protocol):
     def to_array(self, value: Any) -> Any:
         """A value as this device's array, not copied when it need not be. Raises DTypeError for what it cannot take."""
         ...
-
-    def address(self, array: Any) -> int:
-        """Where the first element lies, in bytes."""
-        ...

@@ -38,6 +38,3 @@ class CpuDevice:
             dtype_of(array.dtype)
             return array
         return from_dlpack(value)
-
-    def address(self, array: np.ndarray[Any, Any]) -> int:
-        return int(array.__array_interface__["data"][0])

@@ -255,15 +255,11 @@ class Flow(Calls):
         return changed
 
     def _do_Break(self, node: ast.Break) -> None:  # noqa: N802
-        if not self.loops:
-            raise self.builder.error("break inside a loop over a static sequence; loop over range(...) instead")
         assert self.env is not None
         self.loops[-1].breaks.append((self.builder.current, self.env))
         self.env = None
 
     def _do_Continue(self, node: ast.Continue) -> None:  # noqa: N802
-        if not self.loops:
-            raise self.builder.error("continue outside of a loop")
         assert self.env is not None
         self.loops[-1].continues.append((self.builder.current, self.env))
         self.env = None

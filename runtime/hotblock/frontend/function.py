@@ -11,7 +11,7 @@ from typing import Any
 
 from hotblock.errors import HotblockError, ProgramError
 from hotblock.frontend.python import Compiled, compile_python
-from hotblock.frontend.trees import Flat, flatten
+from hotblock.frontend.trees import Flat, flatten, outline
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import Param, ParamKind, Program
 
@@ -59,6 +59,52 @@ def leaf_param(leaf: Any) -> Param:
     return Param(_SCALARS.get(type(leaf), ParamKind.TENSOR))
 
 
+@dataclass(frozen=True, slots=True)
+class CallStructure:
+    """The arguments of one call: leaves, and a key that is equal for calls that one program serves."""
+
+    arguments: dict[str, Any]
+    given: set[str]
+    is_leaf: Callable[[Any], bool]
+    leaves: list[Any]
+    key: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any], given: set[str], is_leaf: Callable[[Any], bool]) -> CallStructure:
+        """Raises HotblockError for a value that is neither a container, a leaf nor hashable."""
+        tokens: list[Any] = []
+        leaves: list[Any] = []
+        for name, value in arguments.items():
+            tokens.append(name)
+            outline(value, is_leaf if name in given else _no_leaf, name, tokens, leaves)
+        tokens.extend(map(_leaf_key, leaves))
+        return cls(arguments, given, is_leaf, leaves, tuple(tokens))
+
+    def flatten(self) -> dict[str, Flat]:
+        """Each argument taken apart."""
+        return {
+            name: flatten(value, self.is_leaf if name in self.given else _no_leaf, name)
+            for name, value in self.arguments.items()
+        }
+
+    def path(self, position: int) -> str:
+        """Where a leaf stands, such as ``layers[0].wq``."""
+        paths = [path for name, flat in self.flatten().items() for path in flat.spec.paths(name)]
+        return paths[position]
+
+
+def _no_leaf(value: Any) -> bool:
+    return False
+
+
+def _leaf_key(leaf: Any) -> Any:
+    """What a program depends on in a leaf: its kind, and of a spec its type."""
+    if isinstance(leaf, (TensorSpec, type)):
+        return leaf
+    kind = type(leaf)
+    return kind if kind in _SCALARS else None
+
+
 class Function:
     """A Python function that runs as bytecode. Load it with ``rt.load(fn)`` and call the result.
 
@@ -91,37 +137,33 @@ class Function:
     def __repr__(self) -> str:
         return f"<hb.function {self.__qualname__}>"
 
-    def arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool]
-    ) -> dict[str, Flat]:
-        """Arguments bound to parameters and taken apart. Defaults that are not given are part of the structure.
+    def structure(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool]) -> CallStructure:
+        """Arguments bound to parameters, with what a program for them depends on. Defaults not given are static.
 
-        Raises HotblockError for arguments that do not fit the signature or hold something that cannot be passed.
+        Raises HotblockError for arguments that do not fit the signature.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise HotblockError(f"{self.__name__}: {error}", reason="arguments") from None
+        given = list(bound.arguments)
         bound.apply_defaults()
-        return {
-            name: flatten(value, (lambda _: False) if name not in _given(bound, args, kwargs) else is_leaf, name)
-            for name, value in bound.arguments.items()
-        }
+        return CallStructure.of(bound.arguments, set(given), is_leaf)
 
-    def compile(self, arguments: dict[str, Flat]) -> Compiled:
-        """The program for arguments of this structure; compiled when it is met for the first time.
+    def compile(self, call: CallStructure) -> Compiled:
+        """The program for arguments of this structure; compiled when it is met for the first time, and kept.
 
-        Raises ProgramError naming file, line and what to write instead.
+        Raises ProgramError naming file, line and what to write instead, or HotblockError for what cannot be passed.
         """
-        params = [leaf_param(leaf) for flat in arguments.values() for leaf in flat.leaves]
-        key = (tuple((name, flat.spec, flat.statics, flat.classes) for name, flat in arguments.items()), tuple(params))
-        compiled = self._compiled.get(key)
+        compiled = self._compiled.get(call.key)
         if compiled is None:
             with self._lock:
-                compiled = self._compiled.get(key)
+                compiled = self._compiled.get(call.key)
                 if compiled is None:
+                    arguments = call.flatten()
+                    params = [leaf_param(leaf) for leaf in call.leaves]
                     compiled = compile_python(self.__hotblock_function__, arguments, params)
-                    self._compiled[key] = compiled
+                    self._compiled[call.key] = compiled
         return compiled
 
     def lower(self, *specs: Any, **kwargs: Any) -> Program:
@@ -135,7 +177,7 @@ class Function:
                 return value in _SCALARS
             return is_scalar_leaf(value) or isinstance(value, TensorSpec) or hasattr(value, "__dlpack__")
 
-        return self.compile(self.arguments(specs, kwargs, is_leaf)).program
+        return self.compile(self.structure(specs, kwargs, is_leaf)).program
 
     @property
     def program(self) -> Program:
@@ -162,11 +204,6 @@ class Function:
         positional = [specs[n] for n, p in self.signature.parameters.items() if n in specs and p.kind != p.KEYWORD_ONLY]
         named = {n: specs[n] for n, p in self.signature.parameters.items() if n in specs and p.kind == p.KEYWORD_ONLY}
         return self.lower(*positional, **named)
-
-
-def _given(bound: inspect.BoundArguments, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
-    positional = list(bound.signature.parameters)[: len(args)]
-    return {*positional, *kwargs}
 
 
 def function(python: Callable[..., Any]) -> Function:

@@ -488,13 +488,12 @@ def split(x: Tensor, /, sections: int | Sequence[Size], axis: int = 0) -> list[T
         registers = _builder().emit(Opcode.TENSOR_SPLIT, [_value(x)], results=count, axis=at)
         return [Value(Kind.TENSOR, register) for register in registers]
     b, parts, start = _builder(), [], Value.of(0)
-    total = Value.of(0)
     for size in _sizes(sections):
         stop = b.value(Kind.INT, Opcode.SCALAR_ADD, start, size)
         parts.append(_tensor(Opcode.TENSOR_SLICE, x, start, stop, Value.of(1), axis=at))
-        start = total = stop
+        start = stop
     length = b.value(Kind.INT, Opcode.GET_SHAPE_AXIS, _value(x), axis=at)
-    b.emit(Opcode.ASSERT_EQ, [total, length], message="the lengths of the parts == the length of the axis")
+    b.emit(Opcode.ASSERT_EQ, [start, length], message="the lengths of the parts == the length of the axis")
     return parts
 
 
@@ -670,7 +669,8 @@ def asarray(x: Any, /, dtype: Any = None, copy: bool | None = None) -> Tensor:
         if value.kind.is_scalar:
             result = _tensor(Opcode.TENSOR_FULL, value, dtype=None)
         else:
-            result = _tensor(Opcode.TENSOR_COPY, value) if copy else value
+            copies = copy is not None and _flag(copy, "copy")
+            result = _tensor(Opcode.TENSOR_COPY, value) if copies else value
     return result if dtype is None else astype(result, dtype)
 
 

@@ -34,7 +34,7 @@ __all__ = ["Compiled", "compile_python"]
 _MAX_PASSES = 8  # over a recursive function, until the kinds of its result settle
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
     """A program compiled from a Python function, and how to put its result together."""
 
@@ -387,7 +387,6 @@ class FunctionCompiler(Flow):
                 del self.unit.callees[key]
                 self.unit.names.discard(callee.name)
                 raise
-            self.unit.callees[key] = callee
             assert callee.function is not None
             self.unit.functions.append(callee.function)
         elif callee.active:
@@ -442,8 +441,6 @@ _NAMES: dict[type, str] = {
     ast.Import: "import (move it to module level; it)",
     ast.ImportFrom: "import (move it to module level; it)",
     ast.Match: "match",
-    ast.AsyncFor: "async for",
-    ast.AsyncWith: "async with",
 }
 
 

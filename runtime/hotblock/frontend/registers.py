@@ -36,7 +36,7 @@ def allocate(function: Function, debug: Debug) -> Function:
             kept_lines.append(debug.lines[number][position])
         blocks.append(Block(tuple(kept[:-1]), kept[-1]))
         lines.append(tuple(kept_lines))
-    order = _appearance(len(function.params), blocks)
+    order = Function(function.name, function.params, tuple(blocks)).order_of_appearance()
     final = {old: new for new, old in enumerate(order)}
     blocks = [
         Block(tuple(_rename(i, final) for i in block.instructions), _rename(block.terminator, final))
@@ -174,18 +174,6 @@ def _rename(ins: Instruction, registers: dict[int, int]) -> Instruction:
         ins.attrs,
         ins.targets,
     )
-
-
-def _appearance(parameters: int, blocks: list[Block]) -> list[int]:
-    order = list(range(parameters))
-    seen = set(order)
-    for block in blocks:
-        for ins in block:
-            for register in (*ins.results, *ins.operands):
-                if register not in seen:
-                    seen.add(register)
-                    order.append(register)
-    return order
 
 
 def _names(debug: Debug, registers: dict[int, int], count: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from hotblock.errors import HotblockError
 from hotblock.isa.tree import TreeKind, TreeSpec
 
-__all__ = ["Flat", "flatten", "flatten_as", "restore", "unflatten", "unflatten_plain"]
+__all__ = ["Flat", "flatten", "flatten_as", "outline", "restore", "unflatten", "unflatten_plain"]
 
 _LEAF = TreeSpec(TreeKind.LEAF)
 
@@ -72,6 +72,38 @@ def flatten(value: Any, is_leaf: Callable[[Any], bool], path: str) -> Flat:
     except RecursionError:
         raise HotblockError(f"{path} is nested too deeply, or contains itself", reason="structure") from None
     return Flat(spec, tuple(leaves), tuple(statics), tuple(classes))
+
+
+def outline(value: Any, is_leaf: Callable[[Any], bool], path: str, tokens: list[Any], leaves: list[Any]) -> None:
+    """Append a value's leaves, and tokens that are equal for values of one structure: `flatten` without building specs.
+
+    Raises HotblockError for what `flatten` refuses.
+    """
+    if is_leaf(value):
+        tokens.append(_LEAF)
+        leaves.append(value)
+        return
+    kind = type(value)
+    if kind is tuple or kind is list:
+        tokens += (kind, len(value))
+        parts: Iterable[Any] = value
+    elif kind is dict:
+        tokens += (kind, tuple(value))
+        parts = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        tokens.append(kind)
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        flatten(value, is_leaf, path)  # raises unless the value is static
+        # Equal is not the same: 1, 1.0 and True are kept apart by their types.
+        tokens += (kind, value)
+        return
+    try:
+        for part in parts:
+            outline(part, is_leaf, path, tokens, leaves)
+    except (HotblockError, RecursionError):
+        flatten(value, is_leaf, path)  # says where
+        raise
 
 
 def flatten_as(spec: TreeSpec, value: Any, path: str) -> Iterator[tuple[str, Any]]:

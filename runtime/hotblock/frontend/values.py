@@ -50,6 +50,9 @@ class Value:
     def of(cls, constant: bool | int | float) -> Value:
         return cls(Kind.of(constant), constant=constant)
 
+    def __bool__(self) -> bool:
+        raise TypeError("a value that is being compiled has no truth; the compiler asks `truth`")
+
     @property
     def is_constant(self) -> bool:
         return self.constant is not None

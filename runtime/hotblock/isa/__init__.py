@@ -1,6 +1,6 @@
 """Bytecode: the instruction table, programs as data, their text and binary forms, and the verifier."""
 
-from hotblock.isa.asm import parse, parse_param
+from hotblock.isa.asm import parse
 from hotblock.isa.dis import format_function, format_instruction, format_program
 from hotblock.isa.dtypes import DType, DTypeKind
 from hotblock.isa.encoding import decode, encode
@@ -48,6 +48,5 @@ __all__ = [
     "format_program",
     "instruction",
     "parse",
-    "parse_param",
     "verify",
 ]

@@ -39,6 +39,7 @@ from hotblock.isa.syntax import (
     MAX_FUNCTIONS,
     MAX_INSTRUCTIONS,
     MAX_REGISTERS,
+    MAX_SIGNATURE_DEPTH,
     MAX_TEXT,
     NAME,
     REGISTER_NUMBER,
@@ -46,7 +47,7 @@ from hotblock.isa.syntax import (
 from hotblock.isa.table import AttrKind, Opcode
 from hotblock.isa.tree import Signature, TreeKind, TreeSpec
 
-__all__ = ["parse", "parse_param", "signature_from_json"]
+__all__ = ["parse", "signature_from_json"]
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -59,7 +60,6 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_MAX_SIGNATURE_DEPTH = 64
 
 
 def parse(text: str) -> Program:
@@ -67,14 +67,6 @@ def parse(text: str) -> Program:
     if len(text) > MAX_TEXT:
         raise ProgramError(f"a program text of {len(text)} characters; the limit is {MAX_TEXT}")
     return _Parser(text).program()
-
-
-def parse_param(text: str) -> Param:
-    """A parameter type such as ``f32[n, 256]``, ``int`` or ``tensor``. Raises ProgramError."""
-    line = _Line(text, 0)
-    param = line.param()
-    line.end()
-    return param
 
 
 @dataclass(slots=True)
@@ -483,8 +475,8 @@ def _text(value: object) -> str:
 
 
 def _tree(data: Any, depth: int) -> TreeSpec:
-    if depth > _MAX_SIGNATURE_DEPTH:
-        raise ValueError(f"nested deeper than {_MAX_SIGNATURE_DEPTH}")
+    if depth > MAX_SIGNATURE_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_SIGNATURE_DEPTH}")
     if data == 1:
         return TreeSpec(TreeKind.LEAF)
     kind, name, keys, children = data

@@ -65,7 +65,10 @@ class Graph:
         return tuple(live_out)
 
     def last_uses(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """For each block and each of its instructions (not the terminator), the registers that die there."""
+        """For each block and each of its instructions (not the terminator), the registers that die there.
+
+        A result that nothing reads dies where it is made.
+        """
         result = []
         for block, out in zip(self.function.blocks, self.live_out(), strict=True):
             live = out
@@ -73,10 +76,10 @@ class Graph:
                 live |= 1 << register
             dying: list[tuple[int, ...]] = []
             for instruction in reversed(block.instructions):
+                touched = {*instruction.operands, *instruction.results}
+                dying.append(tuple(sorted(r for r in touched if not live >> r & 1)))
                 for register in instruction.results:
                     live &= ~(1 << register)
-                dead = {r for r in instruction.operands if not live >> r & 1} - set(instruction.results)
-                dying.append(tuple(sorted(dead)))
                 for register in instruction.operands:
                     live |= 1 << register
             result.append(tuple(reversed(dying)))

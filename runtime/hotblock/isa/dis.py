@@ -94,20 +94,8 @@ def _labelled(function: Function) -> set[int]:
     return labelled
 
 
-def _order_of_appearance(function: Function) -> list[int]:
-    order = list(range(len(function.params)))
-    seen = set(order)
-    for block in function.blocks:
-        for ins in block:
-            for register in (*ins.results, *ins.operands):
-                if register not in seen:
-                    seen.add(register)
-                    order.append(register)
-    return order
-
-
 def _register_names(function: Function) -> dict[int, str]:
-    order = _order_of_appearance(function)
+    order = function.order_of_appearance()
     names = {register: function.debug.register(register) for register in order}
     readable = (
         order == list(range(len(order)))

@@ -19,14 +19,12 @@ from hotblock.isa.program import (
     ParamKind,
     Program,
 )
-from hotblock.isa.syntax import MAX_TEXT
+from hotblock.isa.syntax import MAX_SIGNATURE_DEPTH, MAX_TEXT
 from hotblock.isa.table import ISA_VERSION, AttrKind, Opcode
 from hotblock.isa.tree import Signature, TreeKind, TreeSpec
 from hotblock_proto.v1 import program_pb2 as pb
 
 __all__ = ["decode", "encode"]
-
-_MAX_DEPTH = 64
 
 
 def encode(program: Program) -> bytes:
@@ -182,7 +180,7 @@ def _decode_attr(message: pb.Attr) -> Attr:
 
 
 def _decode_tree(message: pb.Tree, depth: int) -> TreeSpec:
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"a signature nested deeper than {_MAX_DEPTH}")
+    if depth > MAX_SIGNATURE_DEPTH:
+        raise ValueError(f"a signature nested deeper than {MAX_SIGNATURE_DEPTH}")
     children = tuple(_decode_tree(child, depth + 1) for child in message.children)
     return TreeSpec(TreeKind(message.kind), children, tuple(message.keys), message.name)

@@ -182,6 +182,11 @@ class Debug:
     def register(self, number: int) -> str:
         return self.registers[number] if number < len(self.registers) else ""
 
+    def source(self, block: int, position: int) -> str:
+        """Where an instruction comes from, as ``file:line`` or ``line n``; empty if that is unknown."""
+        line = self.line(block, position)
+        return f"{self.file}:{line}" if line and self.file else f"line {line}" if line else ""
+
     def line(self, block: int, position: int) -> int:
         """The 1-based source line, or 0."""
         if block < len(self.lines) and position < len(self.lines[block]):
@@ -198,6 +203,14 @@ class Function:
     blocks: tuple[Block, ...]
     signature: Signature | None = None
     debug: Debug = field(default=Debug(), compare=False)
+
+    def order_of_appearance(self) -> list[int]:
+        """Registers as they first stand in the text: parameters, then results before operands, line by line."""
+        order = dict.fromkeys(range(len(self.params)))
+        for block in self.blocks:
+            for ins in block:
+                order.update(dict.fromkeys((*ins.results, *ins.operands)))
+        return list(order)
 
     @property
     def registers(self) -> int:

@@ -10,6 +10,7 @@ __all__ = [
     "MAX_FUNCTIONS",
     "MAX_INSTRUCTIONS",
     "MAX_REGISTERS",
+    "MAX_SIGNATURE_DEPTH",
     "MAX_TEXT",
     "NAME",
     "REGISTER_NAME",
@@ -31,3 +32,4 @@ MAX_FUNCTIONS: Final = 4096
 MAX_BLOCKS: Final = 1 << 16
 MAX_INSTRUCTIONS: Final = 1 << 20
 MAX_REGISTERS: Final = 1 << 16
+MAX_SIGNATURE_DEPTH: Final = 64

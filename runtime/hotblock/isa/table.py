@@ -178,6 +178,7 @@ _X, _A, _B, _OFFSETS = _tensor("x"), _value("a"), _value("b"), _tensor("offsets"
 _VIEWED, _WRITTEN = _tensor("x", Access.ALIAS), _tensor("x", Access.WRITE)
 _DIMS = _int("dims", many=True, sizes=True)
 _AS_NAMED: Final = -1
+_FIRST_TENSOR: Final = 0x100
 
 _GROUPS = frozenset({"TENSOR", "SCALAR", "CMP", "GET", "LOAD", "STORE", "ADD", "RNG", "BRANCH"})
 
@@ -216,6 +217,12 @@ def _row(
     return _Row(number, summary, operands, attrs, results, dtype, shape, fusion, effects, targets, since, vjp)
 
 
+def _meets_scalars(row: _Row) -> bool:
+    """Whether a host scalar may meet a tensor whose dtype cannot hold it, which only its value tells."""
+    kinds = [operand.kind for operand in row.operands]
+    return kinds.count(OperandKind.VALUE) > 1 or (OperandKind.SCALAR in kinds and row.number >= _FIRST_TENSOR)
+
+
 class Opcode(Enum):
     """An instruction. Its mnemonic is its name: ``TENSOR_ADD`` is ``tensor.add``, ``LOOP_HEAD`` is ``loop_head``."""
 
@@ -228,7 +235,7 @@ class Opcode(Enum):
         self.dtype_rule = row.dtype
         self.shape_rule = row.shape
         self.fusion = row.fusion
-        self.effects = row.effects
+        self.effects = row.effects | (Effect.MAY_RAISE if _meets_scalars(row) else Effect.NONE)
         self.targets = row.targets
         self.since = row.since
         self.vjp = row.vjp
@@ -334,7 +341,7 @@ class Opcode(Enum):
     SCALAR_DIV = _row(0x43, "a / b as float64 (IEEE: x/0 is inf or NaN)", _scalar("a"), _scalar("b"),
         dtype="float", shape="host", fusion=FusionKind.HOST)
     SCALAR_FLOORDIV = _row(0x44, "floor of a / b; of ints by zero 0", _scalar("a"), _scalar("b"),
-        dtype="scalar_arithmetic", shape="host", fusion=FusionKind.HOST)
+        dtype="scalar_arithmetic", shape="host", fusion=FusionKind.HOST, effects=Effect.MAY_RAISE)
     SCALAR_MOD = _row(0x45, "a - b * floor(a / b), sign of b; of ints by zero 0", _scalar("a"), _scalar("b"),
         dtype="scalar_arithmetic", shape="host", fusion=FusionKind.HOST)
     SCALAR_POW = _row(0x46, "a to the power b; a negative int exponent raises DTypeError", _scalar("a"), _scalar("b"),

@@ -14,7 +14,7 @@ from hotblock.errors import Location, ProgramError
 from hotblock.isa.cfg import Graph
 from hotblock.isa.dis import format_instruction
 from hotblock.isa.program import Function, Instruction, Param, ParamKind, Program
-from hotblock.isa.syntax import MAX_BLOCKS, MAX_FUNCTIONS, MAX_INSTRUCTIONS, MAX_REGISTERS, NAME
+from hotblock.isa.syntax import MAX_BLOCKS, MAX_FUNCTIONS, MAX_INSTRUCTIONS, MAX_REGISTERS, MAX_SIGNATURE_DEPTH, NAME
 from hotblock.isa.table import AttrKind, AttrSpec, Opcode
 from hotblock.isa.tree import TreeKind, TreeSpec
 
@@ -107,8 +107,10 @@ class _Checker:
             raise self.error(f"more than {MAX_REGISTERS} registers")
         return results or 0
 
-    def tree(self, spec: TreeSpec) -> None:
+    def tree(self, spec: TreeSpec, depth: int = 0) -> None:
         """A node has the children and keys that its kind calls for."""
+        if depth > MAX_SIGNATURE_DEPTH:
+            raise self.error(f"a signature nested deeper than {MAX_SIGNATURE_DEPTH}")
         if spec.kind in (TreeKind.LEAF, TreeKind.STATIC):
             well_formed = not spec.children and not spec.keys and (spec.kind is TreeKind.STATIC or not spec.name)
         elif spec.kind in (TreeKind.DICT, TreeKind.DATACLASS):
@@ -118,7 +120,7 @@ class _Checker:
         if not well_formed or len(spec.name) > _MAX_NAME:
             raise self.error(f"a malformed {spec.kind.name.lower()} in the signature")
         for child in spec.children:
-            self.tree(child)
+            self.tree(child, depth + 1)
 
     def param(self, param: Param) -> None:
         if param.kind is not ParamKind.TENSOR and (param.dtype is not None or param.dims is not None):

@@ -40,6 +40,13 @@ class Binding:
         assert isinstance(result, TensorType) and result.dtype is not None
         return result.dtype
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the first result, which is known."""
+        result = self.results[0]
+        assert isinstance(result, TensorType) and result.shape is not None
+        return result.shape  # type: ignore[return-value]
+
     def operand_dtype(self, position: int) -> DType:
         """The dtype of a tensor operand; of a host scalar the default dtype."""
         type_ = self.types[position]

@@ -145,17 +145,17 @@ def _attention(binding: Binding, q: Array, k: Array, v: Array, offsets: Array = 
 def _attend(xp: ModuleType, q: Array, k: Array, v: Array, causal: bool, spoilt: bool) -> Array:
     """One attention without padding, queries in blocks so that the scores stay small. A query that sees no key gives NaN.
 
-    `spoilt` says that values hold NaN or inf: a hidden one must not reach a row through 0 * NaN.
+    `spoilt` says that some values are hidden and some are NaN or inf: a hidden one must not reach a row through 0 * NaN.
     """
     q_len, k_len = q.shape[-2], k.shape[-1]
     batch = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     rows = max(1, _MAX_SCORES // max(1, math.prod(batch) * k_len))
     if not k_len or not q_len:
         return xp.full((*batch, q_len, v.shape[-1]), xp.nan, dtype=q.dtype)
-    if rows >= q_len and not (spoilt and causal):
+    if rows >= q_len and not spoilt:
         return _attend_block(xp, q, k, v, k_len - q_len if causal else None)
     out = xp.empty((*batch, q_len, v.shape[-1]), dtype=q.dtype)
-    rows = 1 if spoilt and causal else rows
+    rows = 1 if spoilt else rows
     for start in range(0, q_len, rows):
         block = q[..., start : start + rows, :]
         stop = start + block.shape[-2]

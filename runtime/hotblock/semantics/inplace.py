@@ -95,9 +95,7 @@ def _write_where(binding: Binding, target: Array, lead: tuple[slice, ...], mask:
 
 
 def item(x: Array) -> bool | int | float:
-    """The one element of a tensor as a host scalar; a host scalar is itself. Raises ShapeError for any other size."""
-    if isinstance(x, (bool, int, float)):
-        return x
+    """The one element of an array as a host scalar. Raises ShapeError for any other size."""
     if x.size != 1:
         raise ShapeError(f"tensor.item: a tensor of shape {list(x.shape)} is not one element", reason="item")
     value = x.item()

@@ -9,7 +9,6 @@ from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.numbers import NUMPY_DTYPES, scalar_to_dtype, wide
-from hotblock.shapes import TensorType
 
 __all__ = ["check_indices"]
 
@@ -18,12 +17,6 @@ Array = Any
 
 def _array(binding: Binding, position: int, x: Array) -> Array:
     return binding.tensor(position, x, binding.operand_dtype(position))
-
-
-def _shape(binding: Binding) -> tuple[int, ...]:
-    result = binding.results[0]
-    assert isinstance(result, TensorType) and result.shape is not None
-    return result.shape  # type: ignore[return-value]
 
 
 def _axis(binding: Binding, rank: int) -> int:
@@ -37,7 +30,7 @@ def _axis(binding: Binding, rank: int) -> int:
 
 @defines(Opcode.TENSOR_RESHAPE)
 def _reshape(binding: Binding, x: Array, *dims: int) -> Array:
-    return _array(binding, 0, x).reshape(_shape(binding))
+    return _array(binding, 0, x).reshape(binding.shape)
 
 
 @defines(Opcode.TENSOR_TRANSPOSE)
@@ -65,7 +58,7 @@ def _unsqueeze(binding: Binding, x: Array) -> Array:
 
 @defines(Opcode.TENSOR_EXPAND)
 def _expand(binding: Binding, x: Array, *dims: int) -> Array:
-    return binding.xp.broadcast_to(_array(binding, 0, x), _shape(binding))
+    return binding.xp.broadcast_to(_array(binding, 0, x), binding.shape)
 
 
 @defines(Opcode.TENSOR_FLIP)
@@ -131,7 +124,7 @@ def _stack(binding: Binding, *tensors: Array) -> Array:
 def _pad(binding: Binding, x: Array, before: int, after: int, value: float) -> Array:
     x = _array(binding, 0, x)
     axis = _axis(binding, x.ndim)
-    out = binding.xp.empty(_shape(binding), dtype=x.dtype)
+    out = binding.xp.empty(binding.shape, dtype=x.dtype)
     lead = (slice(None),) * axis
     filler = scalar_to_dtype(binding.xp, value, binding.dtype)
     out[(*lead, slice(0, before))] = filler
@@ -239,12 +232,12 @@ def _compress(binding: Binding, x: Array, mask: Array) -> Array:
 
 @defines(Opcode.TENSOR_ZEROS)
 def _zeros(binding: Binding, *dims: int) -> Array:
-    return binding.xp.zeros(_shape(binding), dtype=NUMPY_DTYPES[binding.dtype])
+    return binding.xp.zeros(binding.shape, dtype=NUMPY_DTYPES[binding.dtype])
 
 
 @defines(Opcode.TENSOR_ONES)
 def _ones(binding: Binding, *dims: int) -> Array:
-    return binding.xp.ones(_shape(binding), dtype=NUMPY_DTYPES[binding.dtype])
+    return binding.xp.ones(binding.shape, dtype=NUMPY_DTYPES[binding.dtype])
 
 
 def _filled(binding: Binding, value: float) -> Array:
@@ -252,7 +245,7 @@ def _filled(binding: Binding, value: float) -> Array:
     if dtype is DType.BOOL:
         value = bool(value)
     element = scalar_to_dtype(binding.xp, value, dtype)
-    return binding.xp.full(_shape(binding), element, dtype=NUMPY_DTYPES[dtype])
+    return binding.xp.full(binding.shape, element, dtype=NUMPY_DTYPES[dtype])
 
 
 @defines(Opcode.TENSOR_FULL)
@@ -267,7 +260,7 @@ def _full_like(binding: Binding, x: Array, value: float) -> Array:
 
 @defines(Opcode.TENSOR_ARANGE)
 def _arange(binding: Binding, start: float, stop: float, step: float) -> Array:
-    (count,) = _shape(binding)
+    (count,) = binding.shape
     exact = all(isinstance(value, int) for value in (start, stop, step))
     dtype = DType.INT64 if exact else DType.FLOAT64
     positions = binding.xp.arange(count, dtype=NUMPY_DTYPES[dtype])

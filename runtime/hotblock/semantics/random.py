@@ -17,7 +17,6 @@ from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.numbers import NUMPY_DTYPES, scalar_to_dtype, wide
-from hotblock.shapes import TensorType
 
 __all__ = ["normal_from_unit", "philox"]
 
@@ -30,46 +29,42 @@ _MASK: Final = 0xFFFFFFFF
 _UNIFORM_BITS: Final = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT32: 24, DType.FLOAT64: 53}
 
 
-def philox(xp: ModuleType, seed: int, draw: int, blocks: int) -> Array:
-    """The first `blocks` Philox blocks of a draw: (blocks, 4) words as uint64 below 2^32. Any int64 is a seed or draw."""
+def philox(xp: ModuleType, counter: tuple[Array, Array, Array, Array], key: tuple[int, int]) -> Array:
+    """Philox 4x32-10 of counters (four words each, as uint64 below 2^32): the four words of each as (count, 4)."""
     mask, low = xp.uint64(_MASK), xp.uint64(32)
-    position = xp.arange(blocks, dtype=xp.uint64)
-    zeros = xp.zeros(blocks, dtype=xp.uint64)
-    c0, c1 = position & mask, position >> low
-    c2, c3 = zeros + xp.uint64(draw & _MASK), zeros + xp.uint64(draw >> 32 & _MASK)
-    k0, k1 = seed & _MASK, seed >> 32 & _MASK
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
     for _ in range(_ROUNDS):
         first, second = c0 * xp.uint64(_MULTIPLIERS[0]), c2 * xp.uint64(_MULTIPLIERS[1])
-        c0, c1, c2, c3 = (
-            (second >> low) ^ c1 ^ xp.uint64(k0),
-            second & mask,
-            (first >> low) ^ c3 ^ xp.uint64(k1),
-            first & mask,
-        )
+        c0, c2 = (second >> low) ^ c1 ^ xp.uint64(k0), (first >> low) ^ c3 ^ xp.uint64(k1)
+        c1, c3 = second & mask, first & mask
         k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
     return xp.stack([c0, c1, c2, c3], axis=-1)
 
 
+def _blocks(xp: ModuleType, seed: int, draw: int, count: int) -> Array:
+    """The first `count` blocks of a draw. Any int64 is a seed or draw."""
+    position = xp.arange(count, dtype=xp.uint64)
+    zeros = xp.zeros(count, dtype=xp.uint64)
+    mask, low = xp.uint64(_MASK), xp.uint64(32)
+    counter = (position & mask, position >> low, zeros + xp.uint64(draw & _MASK), zeros + xp.uint64(draw >> 32 & _MASK))
+    return philox(xp, counter, (seed & _MASK, seed >> 32 & _MASK))
+
+
 def _words(xp: ModuleType, seed: int, draw: int, count: int) -> Array:
     """One 32-bit word for each position."""
-    return philox(xp, seed, draw, -(-count // 4)).reshape(-1)[:count]
+    return _blocks(xp, seed, draw, -(-count // 4)).reshape(-1)[:count]
 
 
 def _double_words(xp: ModuleType, seed: int, draw: int, count: int) -> Array:
     """One 64-bit word for each position: two neighbouring words, the first one high."""
-    pairs = philox(xp, seed, draw, -(-count // 2)).reshape(-1, 2)[:count]
+    pairs = _blocks(xp, seed, draw, -(-count // 2)).reshape(-1, 2)[:count]
     return pairs[:, 0] << xp.uint64(32) | pairs[:, 1]
-
-
-def _shape(binding: Binding) -> tuple[int, ...]:
-    result = binding.results[0]
-    assert isinstance(result, TensorType) and result.shape is not None
-    return result.shape  # type: ignore[return-value]
 
 
 @defines(Opcode.TENSOR_UNIFORM)
 def _uniform(binding: Binding, seed: int, draw: int, *dims: int) -> Array:
-    xp, shape, bits = binding.xp, _shape(binding), _UNIFORM_BITS[binding.dtype]
+    xp, shape, bits = binding.xp, binding.shape, _UNIFORM_BITS[binding.dtype]
     count = math.prod(shape)
     if binding.dtype is DType.FLOAT64:
         top = _double_words(xp, seed, draw, count) >> xp.uint64(64 - bits)
@@ -81,7 +76,7 @@ def _uniform(binding: Binding, seed: int, draw: int, *dims: int) -> Array:
 
 @defines(Opcode.TENSOR_NORMAL)
 def _normal(binding: Binding, seed: int, draw: int, *dims: int) -> Array:
-    xp, shape = binding.xp, _shape(binding)
+    xp, shape = binding.xp, binding.shape
     count = math.prod(shape)
     if binding.dtype is DType.FLOAT64:
         top, bits = _double_words(xp, seed, draw, count) >> xp.uint64(12), 52
@@ -101,7 +96,7 @@ def _probability(p: float) -> int:
 
 @defines(Opcode.TENSOR_BERNOULLI)
 def _bernoulli(binding: Binding, seed: int, draw: int, p: float, *dims: int) -> Array:
-    shape = _shape(binding)
+    shape = binding.shape
     words = _words(binding.xp, seed, draw, math.prod(shape))
     return (words < binding.xp.uint64(_probability(p))).reshape(shape)
 
@@ -110,7 +105,7 @@ def _bernoulli(binding: Binding, seed: int, draw: int, p: float, *dims: int) -> 
 def _dropout(binding: Binding, x: Array, seed: int, draw: int, p: float) -> Array:
     xp, element, dtype = binding.xp, binding.dtype, wide(binding.dtype)
     threshold = _probability(p)
-    x = binding.tensor(0, binding.tensor(0, x, element), element)
+    x = binding.tensor(0, x, element)
     kept = (_words(xp, seed, draw, x.size) >= xp.uint64(threshold)).reshape(x.shape)
     scale = scalar_to_dtype(xp, 1.0 / (1.0 - p) if p < 1.0 else 0.0, element).astype(NUMPY_DTYPES[dtype])
     return binding.finish(xp.where(kept, x.astype(NUMPY_DTYPES[dtype]) * scale, NUMPY_DTYPES[dtype].type(0)), dtype)

@@ -15,7 +15,6 @@ from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.numbers import wide
-from hotblock.shapes import TensorType
 
 __all__ = ["pairwise_sum", "sum_last"]
 
@@ -37,12 +36,6 @@ def _rows(binding: Binding, x: Array) -> Array:
     for axis in reduced:
         count *= x.shape[axis]
     return moved.reshape(*lengths, count)
-
-
-def _shape(binding: Binding) -> tuple[int, ...]:
-    result = binding.results[0]
-    assert isinstance(result, TensorType) and result.shape is not None
-    return result.shape  # type: ignore[return-value]
 
 
 def pairwise_sum(xp: ModuleType, rows: Array) -> Array:
@@ -69,14 +62,14 @@ def _float_rows(binding: Binding, x: Array) -> Array:
 
 def _round(binding: Binding, value: Array) -> Array:
     """float64 results as the result, rounded once."""
-    return binding.finish(binding.xp.asarray(value).reshape(_shape(binding)), DType.FLOAT64)
+    return binding.finish(binding.xp.asarray(value).reshape(binding.shape), DType.FLOAT64)
 
 
 @defines(Opcode.TENSOR_SUM)
 def _sum(binding: Binding, x: Array) -> Array:
     if not binding.dtype.is_float:
         rows = _rows(binding, binding.tensor(0, x, DType.INT64))
-        return binding.finish(binding.xp.add.reduce(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+        return binding.finish(binding.xp.add.reduce(rows, axis=-1).reshape(binding.shape), DType.INT64)
     return _round(binding, sum_last(binding.xp, _float_rows(binding, x)))
 
 
@@ -102,7 +95,7 @@ def _prod(binding: Binding, x: Array) -> Array:
     xp = binding.xp
     if not binding.dtype.is_float:
         rows = _rows(binding, binding.tensor(0, x, DType.INT64))
-        return binding.finish(xp.multiply.reduce(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+        return binding.finish(xp.multiply.reduce(rows, axis=-1).reshape(binding.shape), DType.INT64)
     rows = _float_rows(binding, x).astype(xp.float64)
     # Mantissas and exponents apart, so that nothing over- or underflows on the way.
     mantissa, exponent = xp.frexp(rows)
@@ -126,7 +119,7 @@ def _extreme(binding: Binding, x: Array, name: str, negative_wins: bool) -> Arra
         signs = xp.signbit(rows) & (rows == 0) if negative_wins else ~xp.signbit(rows) & (rows == 0)
         zero = xp.where(signs.any(axis=-1) == negative_wins, -0.0, 0.0).astype(rows.dtype)
         result = xp.where(result == 0, zero, result)
-    return binding.finish(result.reshape(_shape(binding)), dtype)
+    return binding.finish(result.reshape(binding.shape), dtype)
 
 
 @defines(Opcode.TENSOR_MAX)
@@ -142,25 +135,25 @@ def _min(binding: Binding, x: Array) -> Array:
 @defines(Opcode.TENSOR_ANY)
 def _any(binding: Binding, x: Array) -> Array:
     truth = _rows(binding, binding.tensor(0, x, DType.BOOL))
-    return binding.finish(truth.any(axis=-1).reshape(_shape(binding)), DType.BOOL)
+    return binding.finish(truth.any(axis=-1).reshape(binding.shape), DType.BOOL)
 
 
 @defines(Opcode.TENSOR_ALL)
 def _all(binding: Binding, x: Array) -> Array:
     truth = _rows(binding, binding.tensor(0, x, DType.BOOL))
-    return binding.finish(truth.all(axis=-1).reshape(_shape(binding)), DType.BOOL)
+    return binding.finish(truth.all(axis=-1).reshape(binding.shape), DType.BOOL)
 
 
 @defines(Opcode.TENSOR_ARGMAX)
 def _argmax(binding: Binding, x: Array) -> Array:
     rows = _rows(binding, binding.tensor(0, x, wide(binding.operand_dtype(0))))
-    return binding.finish(binding.xp.argmax(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+    return binding.finish(binding.xp.argmax(rows, axis=-1).reshape(binding.shape), DType.INT64)
 
 
 @defines(Opcode.TENSOR_ARGMIN)
 def _argmin(binding: Binding, x: Array) -> Array:
     rows = _rows(binding, binding.tensor(0, x, wide(binding.operand_dtype(0))))
-    return binding.finish(binding.xp.argmin(rows, axis=-1).reshape(_shape(binding)), DType.INT64)
+    return binding.finish(binding.xp.argmin(rows, axis=-1).reshape(binding.shape), DType.INT64)
 
 
 @defines(Opcode.TENSOR_CUMSUM)

@@ -26,12 +26,19 @@ def _checked(value: Scalar) -> Scalar:
     return value
 
 
-def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Scalar, Scalar], Scalar]:
-    def apply(a: Scalar, b: Scalar) -> Scalar:
-        result = function(a, b)
-        return result if type(result) is float else _checked(result)
+def _add(a: Scalar, b: Scalar) -> Scalar:
+    result = a + b
+    return result if INT64_MIN <= result <= INT64_MAX or result.__class__ is float else _checked(result)
 
-    return apply
+
+def _sub(a: Scalar, b: Scalar) -> Scalar:
+    result = a - b
+    return result if INT64_MIN <= result <= INT64_MAX or result.__class__ is float else _checked(result)
+
+
+def _mul(a: Scalar, b: Scalar) -> Scalar:
+    result = a * b
+    return result if INT64_MIN <= result <= INT64_MAX or result.__class__ is float else _checked(result)
 
 
 def _divide(a: Scalar, b: Scalar) -> float:
@@ -118,13 +125,6 @@ def _relu(a: Scalar) -> Scalar:
     return _maximum(a, 0.0 if isinstance(a, float) else 0) + (0.0 if isinstance(a, float) else 0)
 
 
-def _bits(function: Callable[[Any, Any], Any]) -> Callable[[Scalar, Scalar], Scalar]:
-    def apply(a: Scalar, b: Scalar) -> Scalar:
-        return function(a, b)  # type: ignore[no-any-return]
-
-    return apply
-
-
 def _shl(a: Scalar, b: Scalar) -> Scalar:
     return int(np.left_shift(np.int64(a), np.int64(b)))
 
@@ -148,12 +148,10 @@ def _clamp(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     return _minimum(_maximum(x, low), high)
 
 
-_ADD, _SUB, _MUL = _arithmetic(operator.add), _arithmetic(operator.sub), _arithmetic(operator.mul)
-
 SCALAR_MEANINGS: Final[dict[Opcode, Callable[..., Scalar]]] = {
-    **dict.fromkeys((Opcode.SCALAR_ADD, Opcode.TENSOR_ADD), _ADD),
-    **dict.fromkeys((Opcode.SCALAR_SUB, Opcode.TENSOR_SUB), _SUB),
-    **dict.fromkeys((Opcode.SCALAR_MUL, Opcode.TENSOR_MUL), _MUL),
+    **dict.fromkeys((Opcode.SCALAR_ADD, Opcode.TENSOR_ADD), _add),
+    **dict.fromkeys((Opcode.SCALAR_SUB, Opcode.TENSOR_SUB), _sub),
+    **dict.fromkeys((Opcode.SCALAR_MUL, Opcode.TENSOR_MUL), _mul),
     **dict.fromkeys((Opcode.SCALAR_DIV, Opcode.TENSOR_DIV), _divide),
     **dict.fromkeys((Opcode.SCALAR_FLOORDIV, Opcode.TENSOR_FLOORDIV), _floordiv),
     **dict.fromkeys((Opcode.SCALAR_MOD, Opcode.TENSOR_MOD), _mod),
@@ -172,13 +170,13 @@ SCALAR_MEANINGS: Final[dict[Opcode, Callable[..., Scalar]]] = {
     **dict.fromkeys((Opcode.CMP_GE, Opcode.TENSOR_GE), operator.ge),
     **dict.fromkeys((Opcode.CMP_EQ, Opcode.TENSOR_EQ), operator.eq),
     **dict.fromkeys((Opcode.CMP_NE, Opcode.TENSOR_NE), operator.ne),
-    Opcode.TENSOR_LOGICAL_AND: _bits(operator.and_),
-    Opcode.TENSOR_LOGICAL_OR: _bits(operator.or_),
-    Opcode.TENSOR_LOGICAL_XOR: _bits(operator.xor),
+    Opcode.TENSOR_LOGICAL_AND: operator.and_,
+    Opcode.TENSOR_LOGICAL_OR: operator.or_,
+    Opcode.TENSOR_LOGICAL_XOR: operator.xor,
     Opcode.TENSOR_LOGICAL_NOT: operator.not_,
-    Opcode.TENSOR_BIT_AND: _bits(operator.and_),
-    Opcode.TENSOR_BIT_OR: _bits(operator.or_),
-    Opcode.TENSOR_BIT_XOR: _bits(operator.xor),
+    Opcode.TENSOR_BIT_AND: operator.and_,
+    Opcode.TENSOR_BIT_OR: operator.or_,
+    Opcode.TENSOR_BIT_XOR: operator.xor,
     Opcode.TENSOR_BIT_NOT: _bit_not,
     Opcode.TENSOR_SHL: _shl,
     Opcode.TENSOR_SHR: _shr,
@@ -213,7 +211,7 @@ def scalar_function(opcode: Opcode, attrs: Mapping[str, AttrValue]) -> Callable[
         constant = attrs["value"]
 
         def add(a: Scalar) -> Scalar:
-            return _ADD(a, constant)  # type: ignore[arg-type]
+            return _add(a, constant)  # type: ignore[arg-type]
 
         return add
     if opcode is Opcode.TENSOR_GELU:

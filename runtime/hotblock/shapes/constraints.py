@@ -124,9 +124,6 @@ class ConstraintTable:
             extent = simpler
         return extent
 
-    def known_equal(self, a: Extent, b: Extent) -> bool:
-        return self.resolve(a) == self.resolve(b)
-
     def violated(self, values: Mapping[str, Extent]) -> list[Constraint]:
         """The constraints that these values break."""
         return [constraint for constraint in self.constraints if constraint.holds(values) is False]

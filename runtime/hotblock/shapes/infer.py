@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hotblock.errors import DTypeError, HotblockError, Location, ResourceError, ShapeError
 from hotblock.isa.cfg import Graph, successors
 from hotblock.isa.dis import Formatter
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import AttrValue, Function, Instruction, Program
-from hotblock.isa.table import Opcode, OperandKind
+from hotblock.isa.table import Access, Opcode, OperandKind
 from hotblock.shapes.constraints import ConstraintTable, Facts
 from hotblock.shapes.dims import Dim, Extent, floordiv, host_symbol, maximum, minimum, modulo, symbol
 from hotblock.shapes.promotion import DTYPE_RULES
@@ -82,7 +83,7 @@ def _demand_kinds(opcode: Opcode, types: Sequence[ValueType], names: Sequence[st
                 continue
             if type_.kind is not (ScalarKind.INT if kind is OperandKind.INT else ScalarKind.BOOL):
                 raise DTypeError(f"{names[position]} is a host {kind.value}, not a {type_.kind}")
-        elif isinstance(type_, ScalarType) and opcode.operand(position).access.value == "write":
+        elif isinstance(type_, ScalarType) and opcode.operand(position).access is Access.WRITE:
             raise DTypeError(f"{names[position]} is written to and must be a tensor, not a host scalar")
 
 
@@ -195,32 +196,27 @@ def _host_value(opcode: Opcode, types: Sequence[ValueType], attrs: Mapping[str, 
     values = [type_.extent if isinstance(type_, ScalarType) else None for type_ in types]
     if not values or any(value is None for value in values):
         return None
-    a, b = values[0], values[-1]
-    assert a is not None and b is not None
-    operation = opcode.name.partition("_")[2]
-    if operation in ("ADD", "CONST"):
-        result = a + b
-    elif operation == "SUB":
-        result = a - b
-    elif operation == "MUL":
-        result = a * b
-    elif operation == "FLOORDIV":
-        result = floordiv(a, b)
-    elif operation == "MOD":
-        result = modulo(a, b)
-    elif operation in ("MIN", "MINIMUM"):
-        result = minimum(a, b)
-    elif operation in ("MAX", "MAXIMUM"):
-        result = maximum(a, b)
-    elif operation == "NEG":
-        result = -a
-    elif operation == "INT":
-        result = a
-    else:
+    if opcode not in _EXTENTS:
         return None
+    result = _EXTENTS[opcode](values[0], values[-1])
     if isinstance(result, int) and not -(1 << 63) <= result < 1 << 63:
         return None
     return result
+
+
+_Extents = Callable[[Any, Any], Extent]
+_EXTENTS: dict[Opcode, _Extents] = {
+    **dict.fromkeys((Opcode.SCALAR_ADD, Opcode.TENSOR_ADD, Opcode.ADD_CONST), lambda a, b: a + b),
+    **dict.fromkeys((Opcode.SCALAR_SUB, Opcode.TENSOR_SUB), lambda a, b: a - b),
+    **dict.fromkeys((Opcode.SCALAR_MUL, Opcode.TENSOR_MUL), lambda a, b: a * b),
+    **dict.fromkeys((Opcode.SCALAR_FLOORDIV, Opcode.TENSOR_FLOORDIV), floordiv),
+    **dict.fromkeys((Opcode.SCALAR_MOD, Opcode.TENSOR_MOD), modulo),
+    **dict.fromkeys((Opcode.SCALAR_MIN, Opcode.TENSOR_MINIMUM), minimum),
+    **dict.fromkeys((Opcode.SCALAR_MAX, Opcode.TENSOR_MAXIMUM), maximum),
+    **dict.fromkeys((Opcode.SCALAR_NEG, Opcode.TENSOR_NEG), lambda a, _: -a),
+    Opcode.SCALAR_INT: lambda a, _: a,
+}
+"""What an op makes of host ints, symbolic or not; of one operand the second is the same."""
 
 
 # ---- whole functions
@@ -356,8 +352,7 @@ class _Inference:
         return self.formatter.register(register)
 
     def _location(self, number: int, position: int, instruction: Instruction) -> Location:
-        line = self.function.debug.line(number, position)
-        source = f"{self.function.debug.file}:{line}" if self.function.debug.file and line else ""
+        source = self.function.debug.source(number, position)
         return Location(self.function.name, self.formatter.instruction(instruction), source)
 
     def _instruction(

@@ -21,7 +21,7 @@ from hotblock.shapes.constraints import ConstraintKind, Facts
 from hotblock.shapes.dims import Dim, Extent, exact_quotient, floordiv, maximum, minimum, product
 from hotblock.shapes.types import ScalarKind, ScalarType, TensorType, ValueType, shape_text
 
-__all__ = ["MAX_RANK", "SHAPE_RULES", "Op", "Shape", "broadcast_shapes"]
+__all__ = ["MAX_RANK", "SHAPE_RULES", "Op", "Shape"]
 
 Shape = tuple[Extent, ...]
 _Result = Sequence[Shape | None]
@@ -118,7 +118,7 @@ class Op:
 
     def demand_mask(self, position: int) -> None:
         type_ = self.types[position]
-        if isinstance(type_, TensorType) and type_.dtype is not None and type_.dtype.short != "bool":
+        if isinstance(type_, TensorType) and type_.dtype is not None and type_.dtype is not DType.BOOL:
             raise DTypeError(f"{self.names[position]} is a bool mask, not {type_}")
 
     def broadcast(self, shapes: Sequence[Shape | None], names: Sequence[str]) -> Shape | None:
@@ -152,17 +152,6 @@ class Op:
             return a if isinstance(a, int) else b
         self.facts.require(ConstraintKind.BROADCAST, a, b, f"{a_name} broadcasts with {b_name}")
         return self.facts.fresh(f"broadcast({a}, {b})")
-
-
-def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape of concrete shapes. Raises ShapeError."""
-    result: list[int] = []
-    for lengths in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
-        wanted = {length for length in lengths if length != 1}
-        if len(wanted) > 1:
-            raise ShapeError("shapes do not broadcast: " + " and ".join(f"[{shape_text(shape)}]" for shape in shapes))
-        result.append(wanted.pop() if wanted else 1)
-    return tuple(reversed(result))
 
 
 # ---- elementwise, reductions, composites

@@ -1,5 +1,6 @@
 """The register VM: values, steps, the interpreter, and what programs of one runtime share."""
 
+from hotblock.vm.arguments import check_arguments
 from hotblock.vm.code import Code, load_program
 from hotblock.vm.instrument import Instrument, Tracer
 from hotblock.vm.interpreter import allocate, execute
@@ -21,6 +22,7 @@ __all__ = [
     "TensorValue",
     "Tracer",
     "allocate",
+    "check_arguments",
     "execute",
     "load_program",
 ]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hotblock.isa.cfg import Graph
-from hotblock.isa.program import Function, Instruction, Program
+from hotblock.isa.program import Function, Instruction, ParamKind, Program
 from hotblock.isa.table import Opcode
 from hotblock.vm.instrument import Instrument, instrumented
-from hotblock.vm.steps import Registers, Step, StepMaker
+from hotblock.vm.steps import Step, StepMaker, nothing
 
 __all__ = ["Code", "Exit", "Node", "load_program"]
 
@@ -42,6 +42,7 @@ class Node:
     callee: Code | None = None
     operands: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
+    dying: tuple[int, ...] = ()  # CALL: registers that nothing reads afterwards
 
     cost: int = 0  # instructions, the exit included
 
@@ -53,6 +54,11 @@ class Code:
     function: Function
     frame: int
     nodes: tuple[Node, ...] = ()
+
+    @property
+    def typed(self) -> bool:
+        """Whether a parameter declares what it takes."""
+        return any(param.kind is not ParamKind.ANY for param in self.function.params)
 
     @property
     def entry(self) -> Node:
@@ -93,6 +99,7 @@ def _load(code: Code, codes: dict[str, Code], maker: StepMaker) -> None:
                 node.exit, node.exit_instruction = Exit.CALL, call
                 node.callee = codes[str(call.attr("callee"))]
                 node.operands, node.results = call.operands, call.results
+                node.dying = last_uses[number][end]
             start = end + 1
         assert head is not None and tail is not None
         heads.append(head)
@@ -119,15 +126,11 @@ def _instrument(code: Code, instrument: Instrument) -> None:
     for node in code.nodes:
         assert node.exit_instruction is not None
         instructions = (*node.instructions, node.exit_instruction)
-        steps = (*node.steps, _nothing)
+        steps = (*node.steps, nothing)
         node.instructions = instructions
         node.steps = tuple(
             instrumented(step, code.function, ins, instrument) for step, ins in zip(steps, instructions, strict=True)
         )
-
-
-def _nothing(regs: Registers) -> None:
-    pass
 
 
 def _link(node: Node, terminator: Instruction, number: int, heads: list[Node]) -> None:

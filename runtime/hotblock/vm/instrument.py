@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hotblock.isa.dis import format_instruction
+from hotblock.isa.dis import Formatter
 from hotblock.isa.program import Function, Instruction
 from hotblock.vm.steps import Registers, Step
 from hotblock.vm.values import TensorValue
@@ -42,12 +42,17 @@ class Tracer:
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
+        self._formatters: dict[str, tuple[Function, Formatter]] = {}
 
     def before(self, function: Function, instruction: Instruction, registers: Registers) -> bool:
         return False
 
     def after(self, function: Function, instruction: Instruction, registers: Registers) -> None:
-        text = f"@{function.name}  {format_instruction(function, instruction)}"
+        known, formatter = self._formatters.get(function.name, (None, None))
+        if known is not function or formatter is None:
+            formatter = Formatter(function)
+            self._formatters[function.name] = function, formatter
+        text = f"@{function.name}  {formatter.instruction(instruction)}"
         shown = ", ".join(_shown(registers[r]) for r in instruction.results if registers[r] is not None)
         self._write(f"{text:<60} ; {shown}" if shown else text)
 

@@ -12,12 +12,18 @@ from typing import Any, Final
 
 from hotblock.errors import DTypeError, HotblockError, Location, ResourceError
 from hotblock.isa.dis import format_instruction
+from hotblock.isa.table import Opcode
+from hotblock.shapes import CheckedFacts, infer_op
+from hotblock.vm.arguments import check_arguments
 from hotblock.vm.code import Code, Exit, Node
 from hotblock.vm.limits import Limits
 from hotblock.vm.steps import Registers, Step
-from hotblock.vm.values import TensorValue
+from hotblock.vm.values import TensorValue, value_type
 
 __all__ = ["Context", "allocate", "execute"]
+
+# Looked up once: a member of an Enum costs more than a branch.
+_BRANCH, _JUMP, _CALL = Exit.BRANCH, Exit.JUMP, Exit.CALL
 
 _NEVER: Final = 1 << 62
 _MAX_SLOTS: Final = 1 << 20
@@ -30,7 +36,7 @@ class Context:
 
     limits: Limits
     stack: list[tuple[Code, Node, Registers]] = field(default_factory=list)
-    current: Registers = field(default_factory=list)
+    outside: frozenset[int] = frozenset()  # buffers of the arguments, which the caller has made
     unmeasured: int = 0
     slots: int = 0
 
@@ -57,16 +63,21 @@ def allocate(regs: Registers, size: int) -> None:
 
 
 def _alive(context: Context, regs: Registers) -> int:
-    """Bytes of the distinct buffers that registers hold."""
+    """Bytes of the distinct buffers that registers hold, those of the arguments left out."""
     buffers: dict[int, int] = {}
     for frame in (regs, *(frame for _, _, frame in context.stack)):
         for value in frame:
             if isinstance(value, TensorValue):
-                array = value.array
-                while getattr(array, "base", None) is not None and hasattr(array.base, "nbytes"):
-                    array = array.base
-                buffers[id(array)] = array.nbytes
-    return sum(buffers.values())
+                buffer = _buffer(value.array)
+                buffers[id(buffer)] = buffer.nbytes
+    return sum(size for buffer, size in buffers.items() if buffer not in context.outside)
+
+
+def _buffer(array: Any) -> Any:
+    """The array that owns the memory of a view."""
+    while getattr(array, "base", None) is not None and hasattr(array.base, "nbytes"):
+        array = array.base
+    return array
 
 
 def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
@@ -74,7 +85,8 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
 
     Errors of hotblock carry the place of the innermost instruction. Nothing of the call survives it.
     """
-    context = Context(limits)
+    outside = frozenset(id(_buffer(value.array)) for value in args if isinstance(value, TensorValue))
+    context = Context(limits, outside=outside)
     regs = _frame(code, args, context)
     stack = context.stack
     budget = _NEVER if limits.steps is None else limits.steps
@@ -93,11 +105,11 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
                     reason="steps",
                 )
             leave = node.exit
-            if leave is Exit.BRANCH:
+            if leave is _BRANCH:
                 node = _branch(node, regs)
-            elif leave is Exit.JUMP:
+            elif leave is _JUMP:
                 node = node.next  # type: ignore[assignment]
-            elif leave is Exit.CALL:
+            elif leave is _CALL:
                 if len(stack) >= depth:
                     raise ResourceError(f"calls nested deeper than {limits.depth} (hb.Limits.depth)", reason="depth")
                 stack.append((code, node, regs))
@@ -111,6 +123,9 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
                 node = _resume(node, regs, results)
     except HotblockError as error:
         raise error.at(_location(code, node, step)) from error.__cause__
+    except TypeError as error:
+        _explain(error, code, node, step, regs)
+        raise
     except MemoryError:
         raise ResourceError("the host has no memory left for this", reason="memory").at(
             _location(code, node, step)
@@ -130,7 +145,12 @@ def _frame(code: Code, args: Sequence[Any], context: Context) -> Registers:
 def _enter(node: Node, regs: Registers, context: Context) -> tuple[Code, Registers, Node]:
     callee = node.callee
     assert callee is not None
-    return callee, _frame(callee, [regs[register] for register in node.operands], context), callee.entry
+    args = [regs[register] for register in node.operands]
+    if callee.typed:
+        check_arguments(callee.function, args)
+    for register in node.dying:
+        regs[register] = None
+    return callee, _frame(callee, args, context), callee.entry
 
 
 def _resume(node: Node, regs: Registers, results: list[Any]) -> Node:
@@ -150,13 +170,23 @@ def _branch(node: Node, regs: Registers) -> Node:
     raise DTypeError(f"a branch takes a host bool, not {kind}; tensor.item reads one from a tensor")
 
 
+def _explain(error: TypeError, code: Code, node: Node, step: Step | None, regs: Registers) -> None:
+    """Raise what the shape rules say of an instruction that met a tensor among host scalars, or the other way round."""
+    if step is None:
+        return
+    ins = node.instructions[node.steps.index(step)]
+    types = [value_type(regs[register]) for register in ins.operands if regs[register] is not None]
+    if len(types) != len(ins.operands) or ins.opcode is Opcode.CALL:
+        return
+    try:
+        infer_op(ins.opcode, types, ins.named_attrs(), CheckedFacts(), results=len(ins.results))
+    except HotblockError as explained:
+        raise explained.at(_location(code, node, step)) from error
+
+
 def _location(code: Code, node: Node, step: Step | None) -> Location:
-    position = len(node.steps) if step is None else node.steps.index(step)
+    # Without a step it is the exit, which stands behind the steps that are instructions.
+    position = node.cost - 1 if step is None else node.steps.index(step)
     instruction = node.exit_instruction if step is None else node.instructions[position]
-    debug = code.function.debug
-    line = debug.line(node.block, node.position + position)
-    source = ""
-    if line:
-        source = f"{debug.file}:{line}" if debug.file else f"line {line}"
     text = "" if instruction is None else format_instruction(code.function, instruction)
-    return Location(code.function.name, text, source)
+    return Location(code.function.name, text, code.function.debug.source(node.block, node.position + position))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Limits"]
 
@@ -25,15 +25,10 @@ def _half_of_memory() -> int:
 class Limits:
     """Limits of one call; a call that reaches one ends in ResourceError. None lifts a limit.
 
-    `bytes`: tensors alive at once (default: half of the memory this process may use). `depth`: nested calls.
-    `steps`: instructions (default 10^9, a minute or more of host-scalar work).
+    `bytes`: tensors that the call has made and that are alive (default: half of the memory this process may use). `depth`:
+    nested calls. `steps`: instructions (default 10^9, a minute or more of host-scalar work).
     """
 
-    bytes: int | None = None
+    bytes: int | None = field(default_factory=_half_of_memory)
     depth: int | None = 10_000
     steps: int | None = 1_000_000_000
-
-    @classmethod
-    def default(cls) -> Limits:
-        """The defaults for this machine."""
-        return cls(bytes=_half_of_memory())

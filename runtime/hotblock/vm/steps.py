@@ -2,7 +2,7 @@
 
 A tensor step looks up what it needs by the layouts of its operands: a plan (kernel, result layout, bytes). The first time it
 meets a combination it asks the shape rules and binds a kernel; an error is raised each time it occurs. Plans are shared by
-all instructions with the same opcode and attributes, and bounded.
+all instructions with the same opcode and attributes; each such set is bounded.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from typing import Any, Final
 from hotblock.devices import Device
 from hotblock.errors import ShapeError
 from hotblock.isa.program import Attr, Instruction
-from hotblock.isa.table import Access, FusionKind, Layer, Opcode
+from hotblock.isa.table import Access, FusionKind, Layer, Opcode, OperandKind
 from hotblock.semantics import bind, item, scalar_function
 from hotblock.shapes import CheckedFacts, ScalarKind, ScalarType, TensorType, ValueType, infer_op, reshape_strides
 from hotblock.vm.state import Parameters, RandomStream
 from hotblock.vm.values import Layout, LayoutTable, TensorValue, value_type
 
-__all__ = ["Allocation", "Registers", "Step", "StepMaker"]
+__all__ = ["Allocation", "Registers", "Step", "StepMaker", "nothing"]
 
 Registers = list[Any]
 Step = Callable[[Registers], None]
 Allocation = Callable[[Registers, int], None]
 """Called with the registers and a number of bytes before a large tensor is made; raises ResourceError."""
+
+# A step that finds a tensor among host scalars, or the other way round, raises TypeError; the interpreter tells it in the
+# words of the shape rules.
 
 Plan = tuple[Callable[..., Any], Any, int]
 """Kernel; layout of its result (a tuple of layouts for several, None where the kernel gives register values); bytes."""
@@ -35,7 +38,6 @@ _LARGE: Final = 1 << 12
 """Instructions that need this many bytes or more are accounted for before they run."""
 
 _SCRATCH: Final = {
-    FusionKind.VIEW: 0,
     FusionKind.GATHER: 1,
     FusionKind.REDUCTION: 2,
     FusionKind.COMPOSITE: 3,
@@ -75,24 +77,29 @@ class StepMaker:
         """The closure of an instruction other than a call or a terminator. Registers in `dying` are cleared after it."""
         if instruction.opcode.layer is Layer.TENSOR and instruction.opcode is not Opcode.TENSOR_ITEM:
             return self._tensor_step(instruction, tuple(dying))
-        return self._flow_step(instruction)
+        step = self._flow_step(instruction)
+        holds_tensors = any(
+            instruction.opcode.operand(i).kind in (OperandKind.ANY, OperandKind.TENSOR) and register in dying
+            for i, register in enumerate(instruction.operands)
+        )
+        return _clearing(step, tuple(dying)) if holds_tensors else step
 
     # ---- flow
 
     def _flow_step(self, ins: Instruction) -> Step:
         opcode = ins.opcode
         if opcode is Opcode.LOOP_HEAD:
-            return _nothing
+            return nothing
         if opcode is Opcode.MOVE:
             return _move(ins.results[0], ins.operands[0])
         if opcode is Opcode.LOAD_CONST:
             return _constant(ins.results[0], ins.attr("value"))
         if opcode is Opcode.GET_SHAPE_AXIS:
-            return self._guarded(ins, _shape_axis(ins))
+            return _shape_axis(ins)
         if opcode is Opcode.GET_RANK:
             return _rank(ins)
         if opcode is Opcode.ASSERT_EQ:
-            return self._guarded(ins, _assert_eq(ins))
+            return _assert_eq(ins)
         if opcode is Opcode.LOAD_PARAM:
             return self._load_param(ins)
         if opcode is Opcode.STORE_PARAM:
@@ -106,20 +113,7 @@ class StepMaker:
         if opcode is Opcode.TENSOR_ITEM:
             return _item(ins)
         assert opcode.fusion is FusionKind.HOST
-        return self._guarded(ins, _host(ins))
-
-    def _guarded(self, ins: Instruction, step: Step) -> Step:
-        """`step`, where a TypeError (a tensor among host scalars) is told in the words of the shape rules."""
-
-        def guarded(regs: Registers) -> None:
-            try:
-                step(regs)
-            except TypeError:
-                types = [value_type(regs[register]) for register in ins.operands]
-                infer_op(ins.opcode, types, ins.named_attrs(), _FACTS)
-                raise
-
-        return guarded
+        return _host(ins)
 
     def _load_param(self, ins: Instruction) -> Step:
         dst, name, load = ins.results[0], str(ins.attr("name")), self._params.load
@@ -314,13 +308,30 @@ def _plan(
         fresh = tuple(layouts.fresh(type_.dtype, type_.shape) for type_ in results)  # type: ignore[union-attr, arg-type]
         return kernel, fresh if len(fresh) > 1 else fresh[0], size
 
-    def wrapped(*arrays: Any) -> Any:
+    if len(results) == 1 and _is_known(results[0]):
+        return _view_plan(kernel, layouts), None, size
+
+    def measured(*arrays: Any) -> Any:
         result = kernel(*arrays)
         if isinstance(result, tuple):
             return tuple(TensorValue(part, layouts.of(part)) for part in result)
         return TensorValue(result, layouts.of(result))
 
-    return wrapped, None, size
+    return measured, None, size
+
+
+def _view_plan(kernel: Callable[..., Any], layouts: LayoutTable) -> Callable[..., Any]:
+    """A view whose shape is known: operands of one layout give one layout, which the first call tells."""
+    layout: Layout | None = None
+
+    def viewed(*arrays: Any) -> TensorValue:
+        nonlocal layout
+        result = kernel(*arrays)
+        if layout is None:
+            layout = layouts.of(result)
+        return TensorValue(result, layout)
+
+    return viewed
 
 
 def _is_known(type_: ValueType) -> bool:
@@ -365,8 +376,17 @@ def _reshapes_in_place(tensors: Sequence[Layout], results: Sequence[ValueType]) 
 # ---- steps that need nothing of the runtime
 
 
-def _nothing(regs: Registers) -> None:
-    pass
+def nothing(regs: Registers) -> None:
+    """The step of an instruction that only marks a place."""
+
+
+def _clearing(step: Step, dying: tuple[int, ...]) -> Step:
+    def cleared(regs: Registers) -> None:
+        step(regs)
+        for register in dying:
+            regs[register] = None
+
+    return cleared
 
 
 def _move(dst: int, src: int) -> Step:
