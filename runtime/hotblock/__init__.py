@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from hotblock import asm as asm
     from hotblock import random as random
+    from hotblock.api import Constant as Constant
     from hotblock.api import Runtime as Runtime
     from hotblock.errors import DTypeError as DTypeError
     from hotblock.errors import HotblockError as HotblockError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _ERRORS = ("DTypeError", "HotblockError", "NotFoundError", "ProgramError", "ResourceError", "ShapeError")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "hotblock.errors"),
+    "Constant": "hotblock.vm.state",
     "DType": "hotblock.isa.dtypes",
     "Limits": "hotblock.vm.limits",
     "Program": "hotblock.isa.program",

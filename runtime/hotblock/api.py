@@ -103,6 +103,7 @@ class Runtime:
     @property
     def params(self) -> MutableMapping[str, Array]:
         """Named tensors that programs share. Setting copies; reading gives a read-only view."""
+        self._demand_open()
         return self._params
 
     def constant(self, array: Array) -> Constant:

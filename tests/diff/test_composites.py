@@ -222,3 +222,8 @@ def test_matmul_mismatch_names_instruction_shapes_and_constraint() -> None:
     text = str(caught.value)
     for part in ("tensor.matmul", "f32[2, 3]", "f32[4, 5]", "a.shape[1] == b.shape[0]", "3 != 4", "@main"):
         assert part in text
+
+
+def test_broadcast_of_batches_names_the_axes_that_clash() -> None:
+    with pytest.raises(hb.ShapeError, match=r"a\.shape\[-3\] broadcasts with b\.shape\[-3\] does not hold: 2 and 3"):
+        run_op(Opcode.TENSOR_MATMUL, np.ones((2, 3, 4)), np.ones((3, 4, 3)))

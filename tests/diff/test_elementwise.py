@@ -415,3 +415,33 @@ def test_values_that_do_not_fit_raise_and_the_table_says_so(opcode: Opcode, args
 def test_rank() -> None:
     assert run_op(Opcode.GET_RANK, np.ones((2, 3))) == 2
     assert run_op(Opcode.GET_RANK, 1.5) == 0
+
+
+def test_host_scalars_are_cast_as_tensors_are() -> None:
+    for value, dtype, want in (
+        (math.nan, hb.int64, 0),
+        (1e30, hb.int64, (1 << 63) - 1),
+        (300, hb.int8, 44),
+        (-2.9, hb.int32, -2),
+        (0.1, hb.float32, float(np.float32(0.1))),
+        (3, hb.bool, True),
+        (True, hb.float64, 1.0),
+    ):
+        got = run_op(Opcode.TENSOR_CAST, value, dtype=dtype)
+        assert type(got) is type(want)
+        assert got == want
+
+
+def test_host_shifts_do_not_overflow_silently() -> None:
+    assert run_op(Opcode.TENSOR_SHL, 3, 4) == 48
+    assert run_op(Opcode.TENSOR_SHL, 3, 64) == 0
+    for a, b in ((1, 63), (3, 62)):
+        with pytest.raises(hb.DTypeError, match="overflows"):
+            run_op(Opcode.TENSOR_SHL, a, b)
+
+
+def test_an_int_beyond_float16_does_not_become_inf() -> None:
+    x = np.ones(2, np.float16)
+    assert run_op(Opcode.TENSOR_MUL, x, 65519).tolist() == [65504, 65504]
+    with pytest.raises(hb.DTypeError, match="does not fit f16"):
+        run_op(Opcode.TENSOR_ADD, x, 70000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -192,6 +193,10 @@ def test_creation_defaults_and_errors() -> None:
     assert run_op(Opcode.TENSOR_ARANGE, 3, 0, 1).shape == (0,)
     with pytest.raises(hb.ShapeError, match="step"):
         run_op(Opcode.TENSOR_ARANGE, 0, 3, 0)
+    with pytest.raises(hb.ResourceError):
+        run_op(Opcode.TENSOR_ARANGE, -(1 << 63), (1 << 63) - 1, 1)
+    for start, stop, step in itertools.product(range(-4, 5), range(-4, 5), (-3, -1, 1, 2)):
+        assert run_op(Opcode.TENSOR_ARANGE, start, stop, step).tolist() == list(range(start, stop, step))
     with pytest.raises(hb.ShapeError, match="not negative"):
         run_op(Opcode.TENSOR_ZEROS, -2)
     with pytest.raises(hb.DTypeError, match="does not fit"):
@@ -226,6 +231,9 @@ def test_assign_casts_and_overlaps() -> None:
     x = np.zeros(4, np.int8)
     run_op(Opcode.TENSOR_ASSIGN, x, np.array([1.9, -1.9, np.nan, 1e9], np.float32), results=0)
     assert x.tolist() == [1, -1, 0, 127]
+    for value, want in ((2.9, 2), (-1e9, -128), (math.nan, 0)):
+        run_op(Opcode.TENSOR_ASSIGN, x, value, results=0)
+        assert x.tolist() == [want] * 4
     y = np.arange(6)
     run_op(Opcode.TENSOR_ASSIGN, y[1:], y[:-1], results=0)
     assert y.tolist() == [0, 0, 1, 2, 3, 4]
@@ -247,8 +255,8 @@ def test_refused_writes_leave_the_target_alone(own_rt: hb.Runtime) -> None:
         run_op(Opcode.TENSOR_ASSIGN_TAKE, x, np.array([0, 9]), 5.0, results=0)
     with pytest.raises(hb.ShapeError):
         run_op(Opcode.TENSOR_ASSIGN, x, np.ones(3, np.float32), results=0)
-    with pytest.raises(hb.DTypeError):
-        run_op(Opcode.TENSOR_ASSIGN, np.arange(3), 0.5, results=0)
+    with pytest.raises(hb.DTypeError, match="does not fit"):
+        run_op(Opcode.TENSOR_ASSIGN, np.zeros(4, np.int8), 300, results=0)
     assert x.tolist() == [0, 1, 2, 3]
 
 

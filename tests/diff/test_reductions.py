@@ -188,3 +188,27 @@ def test_any_and_all(dtype: np.dtype[Any]) -> None:
     for name, view in layouts(x):
         assert_same_bits(run_op(Opcode.TENSOR_ANY, view, axes=(1,)), truth.any(1), name)
         assert_same_bits(run_op(Opcode.TENSOR_ALL, view, axes=(0,)), truth.all(0), name)
+
+
+def test_a_mean_overflows_only_if_it_is_too_large() -> None:
+    assert float(run_op(Opcode.TENSOR_MEAN, np.array([1.7e308, 1.7e308]))) == 1.7e308
+    assert float(run_op(Opcode.TENSOR_MEAN, np.full(3, 3e38, np.float32))) == np.float32(3e38)
+    assert np.isinf(run_op(Opcode.TENSOR_MEAN, np.array([np.inf, 1.0])))
+    assert np.isinf(run_op(Opcode.TENSOR_SUM, np.array([1.7e308, 1.7e308])))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (5, 1, 4), (2, 0, 3)])
+def test_reductions_over_several_axes(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for axes in ((0,), (1,), (2,), (0, 2), (2, 0), (0, 1), (1, 2), (0, 1, 2), ()):
+        for _, view in layouts(x):
+            exact = x.astype(np.float64)
+            np.testing.assert_allclose(
+                run_op(Opcode.TENSOR_SUM, view, axes=axes), exact.sum(axis=axes), rtol=1e-5, atol=1e-6
+            )
+            np.testing.assert_array_equal(run_op(Opcode.TENSOR_ANY, view, axes=axes), x.astype(bool).any(axis=axes))
+            if all(shape[a] for a in axes):
+                np.testing.assert_array_equal(run_op(Opcode.TENSOR_MAX, view, axes=axes), x.max(axis=axes))
+                np.testing.assert_allclose(
+                    run_op(Opcode.TENSOR_VAR, view, axes=axes), exact.var(axis=axes), rtol=1e-5, atol=1e-7
+                )

@@ -344,6 +344,41 @@ def test_many_live_tensors_count_together() -> None:
             f(1 << 16)
 
 
+def test_tensors_that_die_anywhere_do_not_count() -> None:
+    makers = "".join(
+        f"  %x{i} = tensor.zeros %n\n  %l{i} = get.shape_axis %x{i}, 0\n"
+        f"  %y{i} = tensor.zeros %n\n  %z{i} = tensor.ones %n\n  call @use, %z{i}\n"
+        for i in range(10)
+    )
+    text = "func @main(%n) {\n" + makers + "  ret\n}\nfunc @use(%x) {\n  ret\n}"
+    with hb.Runtime(limits=hb.Limits(bytes=3 << 20)) as rt:
+        rt.load(parse(text))["main"](1 << 18)
+
+
+def test_arguments_are_the_callers_memory() -> None:
+    with hb.Runtime(limits=hb.Limits(bytes=1 << 20)) as rt:
+        big = np.ones(1 << 20)
+        chain = "".join("  %x = tensor.neg %x\n" for _ in range(20))
+        assert rt.load(parse("func @main(%x) {\n" + chain + "  ret %x\n}"))(big[:10000]).sum() == 10000
+
+
+def test_limits_default_to_half_of_memory() -> None:
+    assert hb.Limits(steps=5).bytes is not None
+    assert hb.Limits(bytes=None).bytes is None
+    assert not hb.ResourceError("x", reason="steps").retryable
+    assert hb.ResourceError("x", reason="memory").retryable
+
+
+def test_calls_between_functions_meet_declared_types(rt: hb.Runtime) -> None:
+    text = "entry @main\nfunc @main(%x) {\n  %y = call @g, %x\n  ret %y\n}\nfunc @g(%x: f32[3]) {\n  ret %x\n}"
+    f = rt.load(parse(text))
+    assert f(np.ones(3, np.float32)).sum() == 3
+    with pytest.raises(hb.DTypeError, match="declared"):
+        f(np.ones(3))
+    with pytest.raises(hb.ShapeError, match="3"):
+        f(np.ones(4, np.float32))
+
+
 def test_dead_tensors_do_not_count() -> None:
     chain = "".join("  %x = tensor.neg %x\n" for _ in range(500))
     with hb.Runtime(limits=hb.Limits(bytes=1 << 20)) as rt:

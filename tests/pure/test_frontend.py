@@ -698,3 +698,34 @@ def test_odd_definitions_are_refused() -> None:
 
     with pytest.raises(hb.ProgramError, match=r"f\.lower"):
         _ = f.program
+
+
+def test_programs_that_do_not_compile_as_they_stand_name_lower() -> None:
+    @hb.function
+    def f(p):  # type: ignore[no-untyped-def]
+        return p["w"]
+
+    with pytest.raises(hb.ProgramError, match=r"f\.lower"):
+        _ = f.program
+
+
+def test_a_slice_with_a_run_time_step(rt: hb.Runtime) -> None:
+    @hb.function
+    def f(x, s: int, a: int):  # type: ignore[no-untyped-def]
+        return x[::s], x[a::s], x[:a:s]
+
+    x = np.arange(10)
+    for step in (1, 3, -1, -4):
+        for a in (-3, 0, 4):
+            for got, want in zip(rt.load(f)(x, step, a), (x[::step], x[a::step], x[:a:step]), strict=True):
+                assert got.tolist() == want.tolist()
+
+
+def test_a_running_sum_without_an_axis_has_one(rt: hb.Runtime) -> None:
+    @hb.function
+    def f(x):  # type: ignore[no-untyped-def]
+        return hb.cumulative_sum(x)
+
+    assert rt.load(f)(np.arange(4)).tolist() == [0, 1, 3, 6]
+    with pytest.raises(hb.ShapeError, match="rank == 1"):
+        rt.load(f)(np.ones((2, 2)))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hotblock import files
 from hotblock.cli.report import emit_json, json_option
-from hotblock.errors import DTypeError, ProgramError, ShapeError
+from hotblock.errors import HotblockError, ProgramError
 from hotblock.isa import format_program
-from hotblock.shapes import infer_function
+from hotblock.isa.dis import Formatter
+from hotblock.shapes import FunctionTypes, infer_function
 
 __all__ = ["asm", "dis", "verify"]
 
@@ -55,26 +57,45 @@ def dis(file: Path, output: Path | None, as_json: bool) -> None:
 def verify(file: Path, shapes: bool, as_json: bool) -> None:
     """Check FILE (.hbasm or .hbc), shapes included."""
     program = files.load(file)
-    try:
-        found = [infer_function(program, function.name) for function in program.functions]
-    except (ShapeError, DTypeError) as error:
-        raise ProgramError(error.message, reason=error.reason, location=error.location) from error
+    found: list[FunctionTypes] = []
+    hopeless: dict[str, str] = {}
+    for function in program.functions:
+        try:
+            found.append(infer_function(program, function.name))
+        except HotblockError as error:
+            if function is program.entry_function:
+                raise ProgramError(error.message, reason=error.reason, location=error.location) from error
+            hopeless[function.name] = str(error)
     if as_json:
-        emit_json(
-            {
-                "functions": [
-                    {
-                        "name": types.function.name,
-                        "registers": types.function.registers,
-                        "instructions": sum(len(b.instructions) + 1 for b in types.function.blocks),
-                        "returns": None if types.returns is None else [str(t) for t in types.returns],
-                        "constraints": [str(constraint) for constraint in types.table.constraints],
-                    }
-                    for types in found
-                ]
-            }
-        )
-    elif shapes:
+        emit_json({"functions": [_described(types, shapes) for types in found], "fail_always": hopeless})
+        return
+    if shapes:
         click.echo("\n".join(map(str, found)), nl=False)
     else:
         click.echo(f"{file}: valid, {len(program.functions)} functions")
+    for name, message in hopeless.items():
+        click.echo(f"@{name} fails whatever it is given: {message}")
+
+
+def _described(types: FunctionTypes, shapes: bool) -> dict[str, Any]:
+    function = types.function
+    described: dict[str, Any] = {
+        "name": function.name,
+        "registers": function.registers,
+        "instructions": sum(len(block.instructions) + 1 for block in function.blocks),
+        "returns": None if types.returns is None else [str(type_) for type_ in types.returns],
+        "constraints": [str(constraint) for constraint in types.table.constraints],
+    }
+    if shapes:
+        formatter = Formatter(function)
+        described["types"] = [
+            {
+                "instruction": formatter.instruction(function.blocks[b].instructions[i]),
+                "results": [str(t) for t in results],
+            }
+            for (b, i), results in sorted(types.results.items())
+        ]
+        described["constraints"] = [
+            {"constraint": str(c), "words": c.text, "instruction": c.instruction} for c in types.table.constraints
+        ]
+    return described

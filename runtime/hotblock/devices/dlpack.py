@@ -76,6 +76,10 @@ _USED: Final = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dlt
 def from_dlpack(value: Any) -> np.ndarray[Any, Any]:
     """The tensor behind `value.__dlpack__()` as an array on the same memory. Raises DTypeError with what to do instead."""
     kind = type(value).__name__
+    if getattr(value, "is_neg", bool)():
+        raise DTypeError(
+            f"{kind} is a negated view, which DLPack cannot tell; call .resolve_neg() first", reason="dlpack"
+        )
     try:
         device = int(value.__dlpack_device__()[0])
     except Exception as error:  # the producer's own code

@@ -201,9 +201,14 @@ class Function:
                     f"parameter {name!r} of {self.__name__} is annotated {annotation}; say what it holds with"
                     f" {self.__name__}.lower(...)"
                 )
-        positional = [specs[n] for n, p in self.signature.parameters.items() if n in specs and p.kind != p.KEYWORD_ONLY]
-        named = {n: specs[n] for n, p in self.signature.parameters.items() if n in specs and p.kind == p.KEYWORD_ONLY}
-        return self.lower(*positional, **named)
+        kinds = self.signature.parameters
+        positional = [spec for name, spec in specs.items() if kinds[name].kind is not inspect.Parameter.KEYWORD_ONLY]
+        named = {name: spec for name, spec in specs.items() if kinds[name].kind is inspect.Parameter.KEYWORD_ONLY}
+        try:
+            return self.lower(*positional, **named)
+        except ProgramError as error:
+            hint = f"unannotated parameters were taken as tensors; say what they hold with {self.__name__}.lower(...)"
+            raise ProgramError(f"{error.message} ({hint})", reason=error.reason, location=error.location) from None
 
 
 def function(python: Callable[..., Any]) -> Function:

@@ -121,9 +121,23 @@ def _bounds(b: Builder, part: Slice) -> tuple[Value, Value, Value]:
     forward = True
     if part.start is None or part.stop is None:
         if not isinstance(step.constant, int):
-            raise b.error("a slice with a run-time step names its start and stop")
+            return _run_time_bounds(b, part, step)
         forward = step.constant > 0
     # Bounds this far out are clamped to the ends, which is what a missing bound means.
     first = Value.of(0 if forward else INT64_MAX) if part.start is None else part.start
     last = Value.of(INT64_MAX if forward else INT64_MIN) if part.stop is None else part.stop
+    return first, last, step
+
+
+def _run_time_bounds(b: Builder, part: Slice, step: Value) -> tuple[Value, Value, Value]:
+    """Missing bounds of a slice whose direction shows at run time: 1 for forward, 0 for backward, times the far ends."""
+    forward = b.value(Kind.INT, Opcode.SCALAR_INT, b.value(Kind.BOOL, Opcode.CMP_GT, step, Value.of(0)))
+    backward = b.value(Kind.INT, Opcode.SCALAR_SUB, Value.of(1), forward)
+    first, last = part.start, part.stop
+    if first is None:
+        first = b.value(Kind.INT, Opcode.SCALAR_MUL, backward, Value.of(INT64_MAX))
+    if last is None:
+        ahead = b.value(Kind.INT, Opcode.SCALAR_MUL, forward, Value.of(INT64_MAX))
+        behind = b.value(Kind.INT, Opcode.SCALAR_MUL, backward, Value.of(INT64_MIN))
+        last = b.value(Kind.INT, Opcode.SCALAR_ADD, ahead, behind)
     return first, last, step

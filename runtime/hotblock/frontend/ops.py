@@ -17,6 +17,124 @@ from hotblock.frontend.values import Columns, Kind, Shape, Value
 from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 
+__all__ = [
+    "abs",
+    "add",
+    "all",
+    "any",
+    "arange",
+    "argmax",
+    "argmin",
+    "argsort",
+    "argwhere",
+    "asarray",
+    "astype",
+    "attention",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "broadcast_to",
+    "ceil",
+    "clamp",
+    "clip",
+    "compress",
+    "concat",
+    "copy",
+    "cos",
+    "cumsum",
+    "cumulative_sum",
+    "divide",
+    "dropout",
+    "embedding",
+    "equal",
+    "erf",
+    "exp",
+    "expand",
+    "expand_dims",
+    "flip",
+    "floor",
+    "floor_divide",
+    "full",
+    "full_like",
+    "gather",
+    "gelu",
+    "greater",
+    "greater_equal",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "item",
+    "layer_norm",
+    "less",
+    "less_equal",
+    "log",
+    "log_softmax",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "matmul",
+    "matrix_transpose",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "multiply",
+    "negative",
+    "nonzero",
+    "not_equal",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "pad",
+    "param",
+    "permute_dims",
+    "pow",
+    "prod",
+    "relu",
+    "remainder",
+    "reshape",
+    "rms_norm",
+    "round",
+    "rsqrt",
+    "segment_max",
+    "segment_mean",
+    "segment_softmax",
+    "segment_sum",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "softmax",
+    "sort",
+    "split",
+    "sqrt",
+    "square",
+    "squeeze",
+    "stack",
+    "std",
+    "store_param",
+    "subtract",
+    "sum",
+    "take",
+    "take_along_axis",
+    "tanh",
+    "topk",
+    "transpose",
+    "tril",
+    "triu",
+    "trunc",
+    "unsqueeze",
+    "var",
+    "where",
+    "zeros",
+    "zeros_like",
+]
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -321,6 +439,10 @@ def argmin(x: Tensor, /, axis: int | None = None, keepdims: bool = False) -> Ten
 @_op
 def cumulative_sum(x: Tensor, /, axis: int | None = None) -> Tensor:
     """Running sum along an axis (needed unless x has rank 1)."""
+    if axis is None:
+        b, value = _builder(), _value(x)
+        rank = b.value(Kind.INT, Opcode.GET_RANK, value)
+        b.emit(Opcode.ASSERT_EQ, [rank, Value.of(1)], message="rank == 1 (a running sum of more axes names one)")
     return _tensor(Opcode.TENSOR_CUMSUM, x, axis=-1 if axis is None else _int(axis, "axis"))
 
 
@@ -713,12 +835,12 @@ def _draw() -> tuple[Value, Value]:
 
 @_op
 def dropout(x: Tensor, /, p: Any) -> Tensor:
-    """Zero with probability p, else x / (1 - p). The mask is a function of seed, draw and position."""
+    """Zero with probability p, else x times 1 / (1 - p), rounded. The mask is a function of seed, draw and position."""
     return _tensor(Opcode.TENSOR_DROPOUT, x, *_draw(), host_scalar(p, "p"))
 
 
 def uniform(shape: Any, dtype: Any = DType.FLOAT32) -> Tensor:
-    """Uniform in [0, 1)."""
+    """Uniform in [0, 1): the top 24 bits of a random word (53 for float64); float16 and bfloat16 round that."""
     current_builder("hb.random.uniform")
     return _tensor(Opcode.TENSOR_UNIFORM, *_draw(), *_sizes(shape), dtype=_dtype(dtype))
 

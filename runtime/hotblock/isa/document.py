@@ -25,7 +25,13 @@ def document() -> str:
         f"Dtypes: {', '.join(f'`{d.short}` ({d.long})' for d in DType)}.",
     ]
     for layer, title in ((Layer.FLOW, "Flow"), (Layer.TENSOR, "Tensor")):
-        lines += ["", f"## {title}", "", "| number | instruction | does | kind | effects |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| number | instruction | does | kind | effects | since |",
+            "|---|---|---|---|---|---|",
+        ]
         lines += [_row(op) for op in Opcode if op.layer is layer]
     return "\n".join(lines) + "\n"
 
@@ -33,7 +39,7 @@ def document() -> str:
 def _row(op: Opcode) -> str:
     effects = ", ".join(effect.name.lower() for effect in Effect if effect.name and effect in op.effects)
     kind = "" if op.fusion is FusionKind.NONE else op.fusion.value
-    return f"| {op.number:#x} | `{_syntax(op)}` | {op.summary} | {kind} | {effects} |"
+    return f"| {op.number:#x} | `{_syntax(op)}` | {op.summary} | {kind} | {effects} | {op.since} |"
 
 
 def _syntax(op: Opcode) -> str:

@@ -573,14 +573,15 @@ class Opcode(Enum):
         dtype="item", shape="item", effects=Effect.HOST_READ | Effect.MAY_RAISE)
 
     # ---- random: functions of (seed, draw, position), Philox 4x32-10
-    TENSOR_UNIFORM = _row(0x1F0, "uniform in [0, 1)", _int("seed"), _int("draw"), _DIMS, _DTYPE,
+    TENSOR_UNIFORM = _row(0x1F0, "uniform in [0, 1), rounded to the dtype", _int("seed"), _int("draw"), _DIMS, _DTYPE,
         dtype="attribute_float", shape="random", fusion=FusionKind.OPAQUE)
     TENSOR_NORMAL = _row(0x1F1, "standard normal", _int("seed"), _int("draw"), _DIMS, _DTYPE,
         dtype="attribute_float", shape="random", fusion=FusionKind.OPAQUE)
     TENSOR_BERNOULLI = _row(0x1F2, "true with probability p", _int("seed"), _int("draw"), _scalar("p"), _DIMS,
         dtype="to_bool", shape="bernoulli", fusion=FusionKind.OPAQUE, effects=Effect.MAY_RAISE)
-    TENSOR_DROPOUT = _row(0x1F3, "zero with probability p, else x / (1 - p)", _X, _int("seed"), _int("draw"),
-        _scalar("p"), dtype="tensor_float", shape="dropout", fusion=FusionKind.OPAQUE, effects=Effect.MAY_RAISE)
+    TENSOR_DROPOUT = _row(0x1F3, "zero with probability p, else x times 1 / (1 - p), rounded", _X,
+        _int("seed"), _int("draw"), _scalar("p"),
+        dtype="tensor_float", shape="dropout", fusion=FusionKind.OPAQUE, effects=Effect.MAY_RAISE)
     # fmt: on
 
 

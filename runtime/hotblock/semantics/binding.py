@@ -18,7 +18,7 @@ from hotblock.isa.table import Opcode
 from hotblock.semantics.numbers import NUMPY_DTYPES, cast
 from hotblock.shapes import ScalarType, TensorType, ValueType
 
-__all__ = ["MEANINGS", "Binding", "Function", "Kernel", "Meaning", "defines"]
+__all__ = ["MEANINGS", "Binding", "Kernel", "Meaning", "binds", "defines"]
 
 Kernel = Callable[..., Any]
 
@@ -46,6 +46,11 @@ class Binding:
         result = self.results[0]
         assert isinstance(result, TensorType) and result.shape is not None
         return result.shape  # type: ignore[return-value]
+
+    def rank(self, position: int) -> int:
+        """How many axes an operand has."""
+        type_ = self.types[position]
+        return len(type_.shape or ()) if isinstance(type_, TensorType) else 0
 
     def operand_dtype(self, position: int) -> DType:
         """The dtype of a tensor operand; of a host scalar the default dtype."""
@@ -90,6 +95,16 @@ class Function:
         return kernel
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A meaning given by a function of the binding that makes the kernel, for ops whose own work is next to nothing."""
+
+    function: Callable[[Binding], Kernel]
+
+    def bind(self, binding: Binding) -> Kernel:
+        return self.function(binding)
+
+
 MEANINGS: dict[Opcode, Meaning] = {}
 """One meaning an opcode; filled when `hotblock.semantics` is imported, constant afterwards."""
 
@@ -100,6 +115,16 @@ def defines(*opcodes: Opcode) -> Callable[[Callable[..., Any]], Callable[..., An
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for opcode in opcodes:
             MEANINGS[opcode] = Function(function)
+        return function
+
+    return register
+
+
+def binds(opcode: Opcode) -> Callable[[Callable[[Binding], Kernel]], Callable[[Binding], Kernel]]:
+    """Decorator: the function makes the kernels of this opcode."""
+
+    def register(function: Callable[[Binding], Kernel]) -> Callable[[Binding], Kernel]:
+        MEANINGS[opcode] = Bound(function)
         return function
 
     return register

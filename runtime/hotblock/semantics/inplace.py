@@ -13,7 +13,7 @@ from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.movement import check_indices
-from hotblock.semantics.numbers import scalar_to_dtype
+from hotblock.semantics.numbers import cast_scalar
 
 __all__ = ["item", "overlaps_itself"]
 
@@ -51,7 +51,7 @@ def _target(x: Array) -> Array:
 def _value(binding: Binding, position: int, value: Array, target: Array) -> Array:
     dtype = binding.operand_dtype(0)
     if binding.is_scalar(position):
-        return scalar_to_dtype(binding.xp, value, dtype)
+        return cast_scalar(binding.xp, value, dtype)
     value = binding.tensor(position, value, dtype)
     return value.copy() if binding.xp.may_share_memory(value, target) else value
 

@@ -66,15 +66,18 @@ def rsqrt(xp: ModuleType, x: Array) -> Array:
 
 def sigmoid(xp: ModuleType, x: Array) -> Array:
     """1 / (1 + exp(-x)), computed so that neither tail loses digits; float32 goes through float64."""
-    wide = x.astype(xp.float64) if x.dtype == xp.float32 else x
-    decay = xp.exp(-xp.abs(wide))
-    result = xp.where(wide >= 0, 1.0, decay) / (1.0 + decay)
-    # The comparison sends NaN to the branch of `decay`, which is NaN as well.
-    return result.astype(x.dtype)
+    return _sigmoid64(xp, x.astype(xp.float64)).astype(x.dtype)
 
 
 def silu(xp: ModuleType, x: Array) -> Array:
-    return x * sigmoid(xp, x)
+    wide = x.astype(xp.float64)
+    return (wide * _sigmoid64(xp, wide)).astype(x.dtype)
+
+
+def _sigmoid64(xp: ModuleType, x: Array) -> Array:
+    decay = xp.exp(-xp.abs(x))
+    # The comparison sends NaN to the branch of `decay`, which is NaN as well.
+    return xp.where(x >= 0, 1.0, decay) / (1.0 + decay)
 
 
 def erf(xp: ModuleType, x: Array) -> Array:

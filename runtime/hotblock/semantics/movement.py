@@ -7,8 +7,8 @@ from typing import Any
 from hotblock.errors import ShapeError
 from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
-from hotblock.semantics.binding import Binding, defines
-from hotblock.semantics.numbers import NUMPY_DTYPES, scalar_to_dtype, wide
+from hotblock.semantics.binding import Binding, Kernel, binds, defines
+from hotblock.semantics.numbers import NUMPY_DTYPES, cast_scalar, scalar_to_dtype, wide
 
 __all__ = ["check_indices"]
 
@@ -25,69 +25,93 @@ def _axis(binding: Binding, rank: int) -> int:
     return axis % rank if rank else 0
 
 
+def _lead(binding: Binding, rank: int) -> tuple[slice, ...]:
+    """The part of a subscript that passes over the axes before the op's."""
+    return (slice(None),) * _axis(binding, rank)
+
+
 # ---- views
 
 
-@defines(Opcode.TENSOR_RESHAPE)
-def _reshape(binding: Binding, x: Array, *dims: int) -> Array:
-    return _array(binding, 0, x).reshape(binding.shape)
+def _view(binding: Binding, kernel: Kernel) -> Kernel:
+    """`kernel` for a tensor; a host scalar is made one of rank 0 first."""
+    if not binding.is_scalar(0):
+        return kernel
+    return lambda x, *rest: kernel(_array(binding, 0, x), *rest)
 
 
-@defines(Opcode.TENSOR_TRANSPOSE)
-def _transpose(binding: Binding, x: Array) -> Array:
-    return binding.xp.swapaxes(_array(binding, 0, x), binding.attrs["axis0"], binding.attrs["axis1"])
+@binds(Opcode.TENSOR_RESHAPE)
+def _reshape(binding: Binding) -> Kernel:
+    shape = binding.shape
+    return _view(binding, lambda x, *dims: x.reshape(shape))
 
 
-@defines(Opcode.TENSOR_PERMUTE)
-def _permute(binding: Binding, x: Array) -> Array:
-    return _array(binding, 0, x).transpose(binding.attrs["axes"])
+@binds(Opcode.TENSOR_TRANSPOSE)
+def _transpose(binding: Binding) -> Kernel:
+    first, second = binding.attrs["axis0"], binding.attrs["axis1"]
+    return _view(binding, lambda x: x.swapaxes(first, second))
 
 
-@defines(Opcode.TENSOR_SQUEEZE)
-def _squeeze(binding: Binding, x: Array) -> Array:
-    return binding.xp.squeeze(_array(binding, 0, x), axis=binding.attrs["axes"])
-
-
-@defines(Opcode.TENSOR_UNSQUEEZE)
-def _unsqueeze(binding: Binding, x: Array) -> Array:
-    x = _array(binding, 0, x)
-    axis = binding.attrs["axis"]
-    assert isinstance(axis, int)
-    return x[(slice(None),) * (axis % (x.ndim + 1)) + (None, ...)]
-
-
-@defines(Opcode.TENSOR_EXPAND)
-def _expand(binding: Binding, x: Array, *dims: int) -> Array:
-    return binding.xp.broadcast_to(_array(binding, 0, x), binding.shape)
-
-
-@defines(Opcode.TENSOR_FLIP)
-def _flip(binding: Binding, x: Array) -> Array:
-    x = _array(binding, 0, x)
+@binds(Opcode.TENSOR_PERMUTE)
+def _permute(binding: Binding) -> Kernel:
     axes = binding.attrs["axes"]
-    flipped = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes]  # type: ignore[union-attr]
-    return x[(*(slice(None, None, -1) if axis in flipped else slice(None) for axis in range(x.ndim)), ...)]
+    return _view(binding, lambda x: x.transpose(axes))
 
 
-@defines(Opcode.TENSOR_SLICE)
-def _slice(binding: Binding, x: Array, start: int, stop: int, step: int) -> Array:
-    if step == 0:
-        raise ShapeError("tensor.slice: the step of a slice is 0")
-    x = _array(binding, 0, x)
-    return x[(slice(None),) * _axis(binding, x.ndim) + (slice(start, stop, step),)]
+@binds(Opcode.TENSOR_SQUEEZE)
+def _squeeze(binding: Binding) -> Kernel:
+    axes = binding.attrs["axes"]
+    return _view(binding, lambda x: x.squeeze(axes))
 
 
-@defines(Opcode.TENSOR_INDEX)
-def _index(binding: Binding, x: Array, i: int) -> Array:
-    x = _array(binding, 0, x)
-    axis = _axis(binding, x.ndim)
-    if not -x.shape[axis] <= i < x.shape[axis]:
-        raise ShapeError(
-            f"tensor.index: index {i} is outside axis {axis}, which is {x.shape[axis]}", reason="index_out_of_range"
-        )
-    part = x[(slice(None),) * axis + (i, ...)]
-    # One element is a copy: in ordinary code it stands for a number, which a later write does not change.
-    return part if part.ndim else part.copy()
+@binds(Opcode.TENSOR_UNSQUEEZE)
+def _unsqueeze(binding: Binding) -> Kernel:
+    at = (*_lead(binding, len(binding.shape)), None, ...)
+    return _view(binding, lambda x: x[at])
+
+
+@binds(Opcode.TENSOR_EXPAND)
+def _expand(binding: Binding) -> Kernel:
+    shape, broadcast_to = binding.shape, binding.xp.broadcast_to
+    return _view(binding, lambda x, *dims: broadcast_to(x, shape))
+
+
+@binds(Opcode.TENSOR_FLIP)
+def _flip(binding: Binding) -> Kernel:
+    rank, axes = len(binding.shape), binding.attrs["axes"]
+    flipped = range(rank) if axes is None else [axis % rank for axis in axes]  # type: ignore[union-attr]
+    at = (*(slice(None, None, -1) if axis in flipped else slice(None) for axis in range(rank)), ...)
+    return _view(binding, lambda x: x[at])
+
+
+@binds(Opcode.TENSOR_SLICE)
+def _slice(binding: Binding) -> Kernel:
+    lead = _lead(binding, binding.rank(0))
+
+    def kernel(x: Array, start: int, stop: int, step: int) -> Array:
+        if step == 0:
+            raise ShapeError("tensor.slice: the step of a slice is 0")
+        return x[(*lead, slice(start, stop, step))]
+
+    return _view(binding, kernel)
+
+
+@binds(Opcode.TENSOR_INDEX)
+def _index(binding: Binding) -> Kernel:
+    lead = _lead(binding, binding.rank(0))
+    axis, single = len(lead), binding.rank(0) == 1
+
+    def kernel(x: Array, i: int) -> Array:
+        length = x.shape[axis]
+        if not -length <= i < length:
+            raise ShapeError(
+                f"tensor.index: index {i} is outside axis {axis}, which is {length}", reason="index_out_of_range"
+            )
+        part = x[(*lead, i, ...)]
+        # One element is a copy: in ordinary code it stands for a number, which a later write does not change.
+        return part.copy() if single else part
+
+    return _view(binding, kernel)
 
 
 @defines(Opcode.TENSOR_SPLIT)
@@ -241,11 +265,8 @@ def _ones(binding: Binding, *dims: int) -> Array:
 
 
 def _filled(binding: Binding, value: float) -> Array:
-    dtype = binding.dtype
-    if dtype is DType.BOOL:
-        value = bool(value)
-    element = scalar_to_dtype(binding.xp, value, dtype)
-    return binding.xp.full(binding.shape, element, dtype=NUMPY_DTYPES[dtype])
+    element = cast_scalar(binding.xp, value, binding.dtype)
+    return binding.xp.full(binding.shape, element, dtype=NUMPY_DTYPES[binding.dtype])
 
 
 @defines(Opcode.TENSOR_FULL)

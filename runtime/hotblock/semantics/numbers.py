@@ -15,7 +15,7 @@ import numpy as np
 from hotblock.errors import DTypeError
 from hotblock.isa.dtypes import DType
 
-__all__ = ["NUMPY_DTYPES", "cast", "dtype_of", "scalar_to_dtype", "wide"]
+__all__ = ["NUMPY_DTYPES", "cast", "cast_scalar", "dtype_of", "scalar_to_dtype", "wide"]
 
 Array = Any
 Scalar = bool | int | float
@@ -23,6 +23,7 @@ Scalar = bool | int | float
 NUMPY_DTYPES: Final[dict[DType, np.dtype[Any]]] = {
     dtype: np.dtype(ml_dtypes.bfloat16 if dtype is DType.BFLOAT16 else dtype.long) for dtype in DType
 }
+_LARGEST_FLOAT16: Final = 65519  # what rounds to a finite float16
 _FROM_NUMPY: Final[dict[np.dtype[Any], DType]] = {numpy: dtype for dtype, numpy in NUMPY_DTYPES.items()}
 
 
@@ -92,6 +93,13 @@ def _round_to_odd_float32(xp: ModuleType, x: Array) -> Array:
     return xp.where(inexact, truncated | 1, bits).astype(xp.int32).view(xp.float32)
 
 
+def cast_scalar(xp: ModuleType, value: Scalar, dtype: DType) -> Array:
+    """A host scalar written into a tensor of `dtype`: as `scalar_to_dtype`, but a float is cast to an integer type."""
+    if isinstance(value, float) and not dtype.is_float:
+        return cast(xp, xp.asarray(value, dtype=xp.float64), DType.FLOAT64, dtype)
+    return scalar_to_dtype(xp, bool(value) if dtype is DType.BOOL else value, dtype)
+
+
 def scalar_to_dtype(xp: ModuleType, value: Scalar, dtype: DType) -> Array:
     """A host scalar as a rank-0 element of `dtype`: a float is rounded once, an int must fit. Raises DTypeError."""
     if dtype.is_float:
@@ -100,6 +108,8 @@ def scalar_to_dtype(xp: ModuleType, value: Scalar, dtype: DType) -> Array:
         if isinstance(value, int):
             if -(1 << 24) <= value <= 1 << 24 and dtype is DType.FLOAT32:
                 return NUMPY_DTYPES[dtype].type(value)  # exact
+            if abs(value) > _LARGEST_FLOAT16 and dtype is DType.FLOAT16:
+                raise DTypeError(f"{value} does not fit f16 (up to {_LARGEST_FLOAT16})", reason="int_does_not_fit")
             value = _odd_float(value)
         return cast(xp, xp.asarray(value, dtype=xp.float64), DType.FLOAT64, dtype)
     if isinstance(value, float):

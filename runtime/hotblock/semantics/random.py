@@ -26,7 +26,6 @@ _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 _WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS: Final = 10
 _MASK: Final = 0xFFFFFFFF
-_UNIFORM_BITS: Final = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT32: 24, DType.FLOAT64: 53}
 
 
 def philox(xp: ModuleType, counter: tuple[Array, Array, Array, Array], key: tuple[int, int]) -> Array:
@@ -64,13 +63,12 @@ def _double_words(xp: ModuleType, seed: int, draw: int, count: int) -> Array:
 
 @defines(Opcode.TENSOR_UNIFORM)
 def _uniform(binding: Binding, seed: int, draw: int, *dims: int) -> Array:
-    xp, shape, bits = binding.xp, binding.shape, _UNIFORM_BITS[binding.dtype]
+    xp, shape = binding.xp, binding.shape
     count = math.prod(shape)
     if binding.dtype is DType.FLOAT64:
-        top = _double_words(xp, seed, draw, count) >> xp.uint64(64 - bits)
+        top, bits = _double_words(xp, seed, draw, count) >> xp.uint64(11), 53
     else:
-        top = _words(xp, seed, draw, count) >> xp.uint64(32 - bits)
-    # Exact: the integer has no more bits than the dtype has.
+        top, bits = _words(xp, seed, draw, count) >> xp.uint64(8), 24
     return binding.finish((top.astype(xp.float64) * 2.0**-bits).reshape(shape), DType.FLOAT64)
 
 

@@ -6,6 +6,7 @@ that; float64 itself is summed pairwise along a contiguous axis, never in the or
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any, Final
 
@@ -19,23 +20,27 @@ from hotblock.semantics.numbers import wide
 __all__ = ["pairwise_sum", "sum_last"]
 
 Array = Any
+_TINY_STEP: Final = 2.0**-64
+"""Scales a float64 sum of up to 2^64 elements below overflow; what it makes subnormal is far below the mean."""
+
 _LANES: Final = 8
 """NumPy's pairwise sum keeps 8 partial sums; what does not fill them is added one by one, so it is summed apart."""
 
 
-def _rows(binding: Binding, x: Array) -> Array:
-    """`x` as (kept..., reduced elements): reduced axes last, in one contiguous axis."""
+def _axes(binding: Binding, x: Array) -> tuple[int, ...]:
+    """The axes that are reduced, all when none are named."""
     axes = binding.attrs.get("axes", binding.attrs.get("axis"))
     if axes is None:
-        return x.reshape(1, -1) if x.size else x.reshape(1, 0)
-    reduced = [axis % x.ndim for axis in (axes if isinstance(axes, tuple) else (axes,))]
+        return tuple(range(x.ndim))
+    return tuple(axis % x.ndim for axis in (axes if isinstance(axes, tuple) else (axes,)))
+
+
+def _rows(binding: Binding, x: Array) -> Array:
+    """`x` as (kept..., reduced elements): the reduced axes last, as one, in C order."""
+    reduced = _axes(binding, x)
     kept = [axis for axis in range(x.ndim) if axis not in reduced]
     moved = binding.xp.asarray(x.transpose(*kept, *reduced), order="C")
-    lengths = [x.shape[axis] for axis in kept]
-    count = 1
-    for axis in reduced:
-        count *= x.shape[axis]
-    return moved.reshape(*lengths, count)
+    return moved.reshape(*(x.shape[axis] for axis in kept), math.prod(x.shape[axis] for axis in reduced))
 
 
 def pairwise_sum(xp: ModuleType, rows: Array) -> Array:
@@ -48,16 +53,27 @@ def pairwise_sum(xp: ModuleType, rows: Array) -> Array:
 
 
 def sum_last(xp: ModuleType, rows: Array) -> Array:
-    """Sum of the last axis as float64."""
+    """Sum of the last axis of C-contiguous rows as float64."""
     if rows.dtype == xp.float64:
         return pairwise_sum(xp, rows)
     return xp.add.reduce(rows, axis=-1, dtype=xp.float64)
 
 
-def _float_rows(binding: Binding, x: Array) -> Array:
+def _computed(binding: Binding, x: Array) -> Array:
+    """Floats in their compute dtype, integers as float64."""
     source = binding.operand_dtype(0)
-    dtype = wide(source) if source.is_float else DType.FLOAT64
-    return _rows(binding, binding.tensor(0, x, dtype))
+    return binding.tensor(0, x, wide(source) if source.is_float else DType.FLOAT64)
+
+
+def _float_sum(binding: Binding, x: Array) -> Array:
+    """Sum over the axes as float64. Only float64 has to be laid out for it; the rest may be added up in any order."""
+    if x.dtype == binding.xp.float64:
+        return pairwise_sum(binding.xp, _rows(binding, x))
+    return binding.xp.add.reduce(x, axis=_axes(binding, x), dtype=binding.xp.float64)
+
+
+def _count(binding: Binding, x: Array) -> float:
+    return float(math.prod(x.shape[axis] for axis in _axes(binding, x)))
 
 
 def _round(binding: Binding, value: Array) -> Array:
@@ -68,26 +84,35 @@ def _round(binding: Binding, value: Array) -> Array:
 @defines(Opcode.TENSOR_SUM)
 def _sum(binding: Binding, x: Array) -> Array:
     if not binding.dtype.is_float:
-        rows = _rows(binding, binding.tensor(0, x, DType.INT64))
-        return binding.finish(binding.xp.add.reduce(rows, axis=-1).reshape(binding.shape), DType.INT64)
-    return _round(binding, sum_last(binding.xp, _float_rows(binding, x)))
+        x = binding.tensor(0, x, DType.INT64)
+        return binding.finish(
+            binding.xp.asarray(binding.xp.add.reduce(x, axis=_axes(binding, x))).reshape(binding.shape), DType.INT64
+        )
+    return _round(binding, _float_sum(binding, _computed(binding, x)))
 
 
 @defines(Opcode.TENSOR_MEAN)
 def _mean(binding: Binding, x: Array) -> Array:
-    rows = _float_rows(binding, x)
-    return _round(binding, sum_last(binding.xp, rows) / np.float64(rows.shape[-1]))
+    xp, x = binding.xp, _computed(binding, x)
+    total = xp.asarray(_float_sum(binding, x))
+    mean = total / np.float64(_count(binding, x))
+    if binding.dtype is DType.FLOAT64 and xp.isinf(total).any():
+        # The sum may be too large where the mean is not.
+        scaled = xp.asarray(_float_sum(binding, x * _TINY_STEP)) / np.float64(_count(binding, x)) / _TINY_STEP
+        mean = xp.where(xp.isinf(total), scaled, mean)
+    return _round(binding, mean)
 
 
 @defines(Opcode.TENSOR_VAR)
 def _var(binding: Binding, x: Array) -> Array:
-    rows = _float_rows(binding, x).astype(binding.xp.float64)
+    rows = _rows(binding, _computed(binding, x)).astype(binding.xp.float64)
     count = np.float64(rows.shape[-1])
-    mean = sum_last(binding.xp, rows) / count
+    mean = pairwise_sum(binding.xp, rows) / count
     deviation = rows - mean[..., None]
     correction = binding.attrs["correction"]
     assert isinstance(correction, float)
-    return _round(binding, sum_last(binding.xp, deviation * deviation) / max(count - correction, np.float64(0)))
+    squares = pairwise_sum(binding.xp, deviation * deviation)
+    return _round(binding, squares / max(count - correction, np.float64(0)))
 
 
 @defines(Opcode.TENSOR_PROD)
@@ -96,7 +121,7 @@ def _prod(binding: Binding, x: Array) -> Array:
     if not binding.dtype.is_float:
         rows = _rows(binding, binding.tensor(0, x, DType.INT64))
         return binding.finish(xp.multiply.reduce(rows, axis=-1).reshape(binding.shape), DType.INT64)
-    rows = _float_rows(binding, x).astype(xp.float64)
+    rows = _rows(binding, _computed(binding, x)).astype(xp.float64)
     # Mantissas and exponents apart, so that nothing over- or underflows on the way.
     mantissa, exponent = xp.frexp(rows)
     exponent = xp.add.reduce(xp.asarray(exponent, dtype=xp.int64), axis=-1)
@@ -112,12 +137,13 @@ def _prod(binding: Binding, x: Array) -> Array:
 
 def _extreme(binding: Binding, x: Array, name: str, negative_wins: bool) -> Array:
     xp, dtype = binding.xp, wide(binding.operand_dtype(0))
-    rows = _rows(binding, binding.tensor(0, x, dtype))
-    result = xp.asarray(getattr(xp, name).reduce(rows, axis=-1))
+    x = binding.tensor(0, x, dtype)
+    axes = _axes(binding, x)
+    result = xp.asarray(getattr(xp, name).reduce(x, axis=axes))
     if dtype.is_float and (result == 0).any():
         # The array module leaves open which zero wins.
-        signs = xp.signbit(rows) & (rows == 0) if negative_wins else ~xp.signbit(rows) & (rows == 0)
-        zero = xp.where(signs.any(axis=-1) == negative_wins, -0.0, 0.0).astype(rows.dtype)
+        winners = (x == 0) & (xp.signbit(x) if negative_wins else ~xp.signbit(x))
+        zero = xp.where(winners.any(axis=axes) == negative_wins, -0.0, 0.0).astype(x.dtype)
         result = xp.where(result == 0, zero, result)
     return binding.finish(result.reshape(binding.shape), dtype)
 
@@ -132,28 +158,36 @@ def _min(binding: Binding, x: Array) -> Array:
     return _extreme(binding, x, "minimum", negative_wins=True)
 
 
+def _truth(binding: Binding, x: Array, name: str) -> Array:
+    x = binding.tensor(0, x, DType.BOOL)
+    truth = getattr(binding.xp, name)(x, axis=_axes(binding, x))
+    return binding.finish(binding.xp.asarray(truth).reshape(binding.shape), DType.BOOL)
+
+
 @defines(Opcode.TENSOR_ANY)
 def _any(binding: Binding, x: Array) -> Array:
-    truth = _rows(binding, binding.tensor(0, x, DType.BOOL))
-    return binding.finish(truth.any(axis=-1).reshape(binding.shape), DType.BOOL)
+    return _truth(binding, x, "any")
 
 
 @defines(Opcode.TENSOR_ALL)
 def _all(binding: Binding, x: Array) -> Array:
-    truth = _rows(binding, binding.tensor(0, x, DType.BOOL))
-    return binding.finish(truth.all(axis=-1).reshape(binding.shape), DType.BOOL)
+    return _truth(binding, x, "all")
+
+
+def _position(binding: Binding, x: Array, name: str) -> Array:
+    x = binding.tensor(0, x, wide(binding.operand_dtype(0)))
+    found = getattr(binding.xp, name)(x, axis=binding.attrs["axis"])
+    return binding.finish(binding.xp.asarray(found).reshape(binding.shape), DType.INT64)
 
 
 @defines(Opcode.TENSOR_ARGMAX)
 def _argmax(binding: Binding, x: Array) -> Array:
-    rows = _rows(binding, binding.tensor(0, x, wide(binding.operand_dtype(0))))
-    return binding.finish(binding.xp.argmax(rows, axis=-1).reshape(binding.shape), DType.INT64)
+    return _position(binding, x, "argmax")
 
 
 @defines(Opcode.TENSOR_ARGMIN)
 def _argmin(binding: Binding, x: Array) -> Array:
-    rows = _rows(binding, binding.tensor(0, x, wide(binding.operand_dtype(0))))
-    return binding.finish(binding.xp.argmin(rows, axis=-1).reshape(binding.shape), DType.INT64)
+    return _position(binding, x, "argmin")
 
 
 @defines(Opcode.TENSOR_CUMSUM)

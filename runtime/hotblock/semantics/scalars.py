@@ -14,6 +14,8 @@ from hotblock.isa.dtypes import DType
 from hotblock.isa.program import INT64_MAX, INT64_MIN, AttrValue
 from hotblock.isa.table import Opcode
 from hotblock.semantics import math as hm
+from hotblock.semantics.numbers import NUMPY_DTYPES, cast
+from hotblock.shapes import ScalarKind
 
 __all__ = ["SCALAR_MEANINGS", "scalar_function"]
 
@@ -126,7 +128,7 @@ def _relu(a: Scalar) -> Scalar:
 
 
 def _shl(a: Scalar, b: Scalar) -> Scalar:
-    return int(np.left_shift(np.int64(a), np.int64(b)))
+    return _checked(int(a) << int(b)) if 0 <= b < 64 else 0
 
 
 def _shr(a: Scalar, b: Scalar) -> Scalar:
@@ -205,6 +207,18 @@ SCALAR_MEANINGS: Final[dict[Opcode, Callable[..., Scalar]]] = {
 """What an opcode does when every operand is a host scalar."""
 
 
+def _cast_to(dtype: DType) -> Callable[[Scalar], Scalar]:
+    """The cast of a tensor on one element: rounded to the dtype, or truncated and saturated."""
+
+    def apply(a: Scalar) -> Scalar:
+        source = ScalarKind.of(a)
+        wide = DType.FLOAT64 if source is ScalarKind.FLOAT else source.default_dtype
+        value = cast(np, np.asarray(a, dtype=NUMPY_DTYPES[wide]), wide, dtype)
+        return bool(value) if dtype is DType.BOOL else float(value) if dtype.is_float else int(value)
+
+    return apply
+
+
 def scalar_function(opcode: Opcode, attrs: Mapping[str, AttrValue]) -> Callable[..., Scalar]:
     """The function of host scalars behind an opcode with these attributes."""
     if opcode is Opcode.ADD_CONST:
@@ -219,5 +233,5 @@ def scalar_function(opcode: Opcode, attrs: Mapping[str, AttrValue]) -> Callable[
     if opcode is Opcode.TENSOR_CAST:
         dtype = attrs["dtype"]
         assert isinstance(dtype, DType)
-        return float if dtype.is_float else bool if dtype is DType.BOOL else _int
+        return _cast_to(dtype)
     return SCALAR_MEANINGS[opcode]

@@ -121,8 +121,8 @@ class Op:
         if isinstance(type_, TensorType) and type_.dtype is not None and type_.dtype is not DType.BOOL:
             raise DTypeError(f"{self.names[position]} is a bool mask, not {type_}")
 
-    def broadcast(self, shapes: Sequence[Shape | None], names: Sequence[str]) -> Shape | None:
-        """The common shape of several under broadcasting."""
+    def broadcast(self, shapes: Sequence[Shape | None], names: Sequence[str], cut: int = 0) -> Shape | None:
+        """The common shape of several under broadcasting; `cut` axes behind them have been left out."""
         known = [(shape, name) for shape, name in zip(shapes, names, strict=True) if shape is not None]
         if len(known) != len(shapes):
             return None
@@ -131,7 +131,7 @@ class Op:
             result = tuple(
                 reversed(
                     [
-                        self._broadcast_dim(a, b, f"{result_name}.shape[-{k}]", f"{name}.shape[-{k}]")
+                        self._broadcast_dim(a, b, f"{result_name}.shape[-{k + cut}]", f"{name}.shape[-{k + cut}]")
                         for k, (a, b) in enumerate(zip_longest(reversed(result), reversed(shape), fillvalue=1), 1)
                     ]
                 )
@@ -243,7 +243,7 @@ def _attention(op: Op) -> _Result:
         op.equal(k[axis], v[axis], f"{op.dim(1, k_rank + axis)} == {op.dim(2, len(v) + axis)}")
     op.equal(q[-1], k[-1], f"{op.dim(0, len(q) - 1)} == {op.dim(1, k_rank - 1)}")
     op.divisible(q[-2], k[-2], f"{op.dim(0, len(q) - 2)} divisible by {op.dim(1, k_rank - 2)}")
-    batch = op.broadcast([q[:-3], k[:-3], v[:-3]], op.names[:3])
+    batch = op.broadcast([q[:-3], k[:-3], v[:-3]], op.names[:3], cut=3)
     assert batch is not None
     return [(*batch, q[-3], q[-2], v[-1])]
 
@@ -281,7 +281,7 @@ def _matmul(op: Op) -> _Result:
         raise ShapeError("a matrix product needs at least one axis on both sides")
     contracted = len(b) - 2 if len(b) > 1 else 0
     op.equal(a[-1], b[contracted], f"{op.dim(0, len(a) - 1)} == {op.dim(1, contracted)}")
-    batch = op.broadcast([a[:-2], b[:-2]], op.names)
+    batch = op.broadcast([a[:-2], b[:-2]], op.names, cut=2)
     assert batch is not None
     return [(*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ()))]
 
@@ -628,7 +628,7 @@ def _arange(op: Op) -> _Result:
     if step == 0:
         raise ShapeError("the step of arange is 0")
     if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
-        return [(len(range(start, stop, step)),)]
+        return [(max(0, -((start - stop) // step)),)]
     if isinstance(stop, Dim) and start == 0 and type(start) is int and step == 1 and type(step) is int:
         return [(maximum(stop, 0),)]
     if isinstance(start, (int, float)) and isinstance(stop, (int, float)) and isinstance(step, (int, float)):

@@ -26,9 +26,9 @@ class Limits:
     """Limits of one call; a call that reaches one ends in ResourceError. None lifts a limit.
 
     `bytes`: tensors that the call has made and that are alive (default: half of the memory this process may use). `depth`:
-    nested calls. `steps`: instructions (default 10^9, a minute or more of host-scalar work).
+    nested calls. `steps`: instructions (default 10^8, some ten seconds of host-scalar work).
     """
 
     bytes: int | None = field(default_factory=_half_of_memory)
     depth: int | None = 10_000
-    steps: int | None = 1_000_000_000
+    steps: int | None = 100_000_000

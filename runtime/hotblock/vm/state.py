@@ -64,6 +64,8 @@ class Parameters(MutableMapping[str, Array]):
         return self.load(name).array
 
     def __setitem__(self, name: str, value: Array) -> None:
+        if not isinstance(name, str):
+            raise DTypeError(f"a parameter's name is a string, not {name!r}")
         frozen = value.value if isinstance(value, Constant) else self.freeze(value)
         with self._lock:
             self._values[name] = frozen
