@@ -474,3 +474,12 @@ def helper_min(a, b):
 
 def with_defaults(x, k=2, *, pair=(3, 4), name="scale"):
     return x * k + pair[0] if name == "scale" else x
+
+
+@dataclass
+class Computed:
+    a: int
+    b: int = 0
+
+    def __post_init__(self) -> None:
+        self.b = self.a * 2

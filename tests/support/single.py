@@ -8,7 +8,10 @@ from typing import Any
 import hotblock as hb
 from hotblock.isa import Block, Function, Opcode, Param, Program, instruction
 
-_RUNTIME: list[hb.Runtime] = []
+
+@lru_cache(maxsize=1)
+def _runtime() -> hb.Runtime:
+    return hb.Runtime(compiler="off")
 
 
 @lru_cache(maxsize=4096)
@@ -22,9 +25,7 @@ def program_of(opcode: Opcode, operands: int, results: int, attrs: tuple[tuple[s
 
 @lru_cache(maxsize=4096)
 def _loaded(opcode: Opcode, operands: int, results: int, attrs: tuple[tuple[str, Any], ...]) -> Any:
-    if not _RUNTIME:
-        _RUNTIME.append(hb.Runtime(compiler="off"))
-    return _RUNTIME[0].load(program_of(opcode, operands, results, attrs))
+    return _runtime().load(program_of(opcode, operands, results, attrs))
 
 
 def run_op(opcode: Opcode, *operands: Any, results: int | None = None, **attrs: Any) -> Any:

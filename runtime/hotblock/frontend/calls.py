@@ -11,9 +11,9 @@ from types import FunctionType
 from typing import Any
 
 from hotblock.errors import HotblockError, ProgramError
-from hotblock.frontend import ops
 from hotblock.frontend.expressions import DictMethod, Expressions, Method
 from hotblock.frontend.operators import scalar_kind
+from hotblock.frontend.ops.declare import OPS, elementwise
 from hotblock.frontend.values import Kind, Record, Shape, Value
 from hotblock.isa.table import Opcode
 
@@ -102,7 +102,7 @@ class Calls(Expressions):
     def _call_math(self, function: Callable[..., Any], args: list[Any], text: str) -> Any:
         constants = [arg.constant for arg in args if isinstance(arg, Value) and arg.is_constant]
         if len(constants) != len(args):
-            known = f"hb.{function.__name__}" if function.__name__ in ops.OPS else "an operation of hb"
+            known = f"hb.{function.__name__}" if function.__name__ in OPS else "an operation of hb"
             raise self.builder.error(f"{text} of a run-time value; write {known}")
         try:
             return self.from_python(function(*constants), text)
@@ -195,10 +195,10 @@ class Calls(Expressions):
         if isinstance(value, Value) and value.kind.is_scalar:
             kind = Kind.INT if value.kind is Kind.BOOL else value.kind
             return self.builder.value(kind, Opcode.SCALAR_ABS, value)
-        return ops.elementwise(Opcode.TENSOR_ABS, value)
+        return elementwise(Opcode.TENSOR_ABS, value)
 
     def _builtin_round(self, value: Any) -> Value:
-        rounded = ops.elementwise(Opcode.TENSOR_ROUND, value)
+        rounded = elementwise(Opcode.TENSOR_ROUND, value)
         return self.builder.value(Kind.INT, Opcode.SCALAR_INT, rounded) if rounded.kind.is_scalar else rounded
 
     def _extremum(self, args: tuple[Any, ...], scalar: Opcode, name: str, fold: Callable[..., Any]) -> Value:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hotblock.frontend import ops
 from hotblock.frontend.builder import Builder
+from hotblock.frontend.ops.declare import elementwise
 from hotblock.frontend.scope import Env
 from hotblock.frontend.values import Columns, Kind, Poison, Record, Shape, Value, same_static
 from hotblock.isa.program import INT64_MAX, INT64_MIN
@@ -99,7 +99,7 @@ class Operators(ABC):
         if isinstance(op, ast.MatMult):
             return self.builder.value(Kind.TENSOR, row.tensor, left, right)
         keeps_mask = isinstance(op, (ast.BitAnd, ast.BitOr, ast.BitXor)) and left.is_mask and right.is_mask
-        return ops.elementwise(row.tensor, left, right, is_mask=keeps_mask)
+        return elementwise(row.tensor, left, right, is_mask=keeps_mask)
 
     def _static_binary(self, row: _Operator, left: Any, right: Any) -> Any:
         plain = [x.constant if isinstance(x, Value) and x.is_constant else x for x in (left, right)]
@@ -139,7 +139,7 @@ class Operators(ABC):
         if not isinstance(value, Value):
             raise self.builder.error(f"{ast.unparse(node)!r}: an operator on a {type(value).__name__}")
         if isinstance(node.op, ast.Invert):
-            return ops.elementwise(Opcode.TENSOR_BIT_NOT, value, is_mask=value.is_mask)
+            return elementwise(Opcode.TENSOR_BIT_NOT, value, is_mask=value.is_mask)
         negative = isinstance(node.op, ast.USub)
         if value.constant is not None:
             return Value.of(-value.constant if negative else +value.constant)
@@ -149,7 +149,7 @@ class Operators(ABC):
             return value
         if value.kind.is_scalar:
             return self.builder.value(value.kind, Opcode.SCALAR_NEG, value)
-        return ops.elementwise(Opcode.TENSOR_NEG, value)
+        return elementwise(Opcode.TENSOR_NEG, value)
 
     # ---- truth and choice
 
@@ -243,7 +243,7 @@ class Operators(ABC):
         if left.kind.is_scalar and right.kind.is_scalar:
             assert row.scalar is not None
             return self.builder.value(Kind.BOOL, row.scalar, left, right)
-        return ops.elementwise(row.tensor, left, right, is_mask=True)
+        return elementwise(row.tensor, left, right, is_mask=True)
 
     def _negated_if(self, negate: bool, value: Any) -> Any:
         if not negate:

@@ -191,7 +191,7 @@ class _Row:
     attrs: tuple[AttrSpec, ...]
     results: int  # _AS_NAMED: as many as the instruction names
     dtype: str  # key of the rule in shapes/promotion.py that gives the result's dtype
-    shape: str  # key of the rule in shapes/rules.py that gives its shape
+    shape: str  # key of the rule under shapes/rules/ that gives its shape
     fusion: FusionKind
     effects: Effect
     targets: int  # blocks that a terminator names
