@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_VENV := .venv-bench
 PYTEST := $(BIN)/python -m pytest
+# The plugin by its path: .venv/bin need not be on PATH.
+PROTOC := $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. \
+  --plugin=protoc-gen-mypy=$(abspath $(BIN))/protoc-gen-mypy --mypy_out=quiet:.
 # NumPy's BLAS may be told to use the kernels of an old processor; measurements must not be.
 UNPINNED := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
@@ -59,7 +62,7 @@ imports: $(STAMP) ## The import rule of ARCHITECTURE.md
 
 .PHONY: gen
 gen: $(STAMP) ## Write generated files: protobuf stubs, ISA.md, REQUIREMENTS.md
-	cd proto && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. hotblock_proto/v1/*.proto
+	cd proto && $(PROTOC) hotblock_proto/v1/*.proto
 	$(BIN)/python -m hotblock.isa.document runtime/ISA.md
 	$(BIN)/python tests/requirements.py tests/REQUIREMENTS.md
 
@@ -67,7 +70,7 @@ gen: $(STAMP) ## Write generated files: protobuf stubs, ISA.md, REQUIREMENTS.md
 gen-check: $(STAMP) ## Fail unless generated files are fresh
 	@rm -rf $(VENV)/gen && mkdir -p $(VENV)/gen/hotblock_proto
 	@cp -r proto/hotblock_proto/v1 $(VENV)/gen/hotblock_proto/
-	@cd $(VENV)/gen && ../bin/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. hotblock_proto/v1/*.proto
+	@cd $(VENV)/gen && $(PROTOC) hotblock_proto/v1/*.proto
 	diff -r -x __pycache__ proto/hotblock_proto/v1 $(VENV)/gen/hotblock_proto/v1
 	$(BIN)/python -m hotblock.isa.document --check runtime/ISA.md
 	$(BIN)/python tests/requirements.py --check tests/REQUIREMENTS.md
