@@ -15,7 +15,7 @@ import numpy as np
 from hotblock import files
 from hotblock.devices import CpuDevice, Device
 from hotblock.errors import DTypeError, HotblockError, NotFoundError, ProgramError
-from hotblock.frontend.function import Function, is_scalar_leaf
+from hotblock.frontend.function import MAX_STRUCTURES, Function, is_scalar_leaf
 from hotblock.frontend.python import Compiled
 from hotblock.frontend.trees import flatten_as, restore, unflatten, unflatten_plain
 from hotblock.isa.program import INT64_MAX, INT64_MIN, Program
@@ -252,6 +252,8 @@ class LoadedPython:
                     program = compiled.program
                     assert program.entry is not None
                     code = runtime._code(program)[program.entry]
+                    if len(self._codes) >= MAX_STRUCTURES:
+                        self._codes.clear()
                     self._codes[compiled] = code
         registers = runtime._registers(call.leaves, call.path)
         result = compiled.result

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hotblock as hb
+from hotblock.frontend.function import MAX_STRUCTURES
 from hotblock.isa import decode, encode, parse, verify
 from pure import frontend_cases as cases
 
@@ -404,3 +405,16 @@ def test_a_running_sum_without_an_axis_has_one(rt: hb.Runtime) -> None:
     assert rt.load(f)(np.arange(4)).tolist() == [0, 1, 3, 6]
     with pytest.raises(hb.ShapeError, match="rank == 1"):
         rt.load(f)(np.ones((2, 2)))
+
+
+def test_ever_new_structures_do_not_fill_the_memory(own_rt: hb.Runtime) -> None:
+    @hb.function
+    def f(x, tag):  # type: ignore[no-untyped-def]
+        return x + len(tag)
+
+    loaded = own_rt.load(f)
+    for n in range(MAX_STRUCTURES + 2):
+        assert loaded(1, "a" * n) == 1 + n
+    assert 0 < len(f._compiled) <= MAX_STRUCTURES
+    assert 0 < len(loaded._codes) <= MAX_STRUCTURES
+    assert loaded(1, "") == 1

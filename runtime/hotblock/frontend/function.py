@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 from hotblock.errors import HotblockError, ProgramError
 from hotblock.frontend.python import Compiled, compile_python
@@ -15,7 +15,7 @@ from hotblock.frontend.trees import Flat, flatten, outline
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import Param, ParamKind, Program
 
-__all__ = ["Function", "TensorSpec", "function", "is_scalar_leaf", "leaf_param"]
+__all__ = ["MAX_STRUCTURES", "Function", "TensorSpec", "function", "is_scalar_leaf", "leaf_param"]
 
 _SCALARS = {bool: ParamKind.BOOL, int: ParamKind.INT, float: ParamKind.FLOAT}
 
@@ -105,6 +105,10 @@ def _leaf_key(leaf: Any) -> Any:
     return kind if kind in _SCALARS else None
 
 
+MAX_STRUCTURES: Final = 256
+"""Programs kept for one function. A stream of ever new structures compiles each time but does not fill the memory."""
+
+
 class Function:
     """A Python function that runs as bytecode. Load it with ``rt.load(fn)`` and call the result.
 
@@ -163,6 +167,8 @@ class Function:
                     arguments = call.flatten()
                     params = [leaf_param(leaf) for leaf in call.leaves]
                     compiled = compile_python(self.__hotblock_function__, arguments, params)
+                    if len(self._compiled) >= MAX_STRUCTURES:
+                        self._compiled.clear()
                     self._compiled[call.key] = compiled
         return compiled
 
