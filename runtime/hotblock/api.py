@@ -65,6 +65,8 @@ class Runtime:
         if compiler not in _COMPILERS:
             raise HotblockError(f"no compiler {compiler!r}; this version has 'off'", reason="compiler")
         self._device: Device = CpuDevice()
+        if not (limits is None or isinstance(limits, Limits)):
+            raise HotblockError(f"limits is an hb.Limits, not {limits!r:.60}")
         self._limits = Limits() if limits is None else limits
         self._layouts = LayoutTable()
         self._params = Parameters(self._device, self._layouts)
@@ -113,6 +115,7 @@ class Runtime:
 
     def seed(self, seed: int) -> None:
         """Start the random stream anew. Any int64."""
+        self._demand_open()
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not INT64_MIN <= seed <= INT64_MAX:
             raise DTypeError(f"a seed is an int64, not {seed!r}")
         self._random.seed(int(seed))
@@ -166,6 +169,7 @@ class Runtime:
             raise HotblockError("this runtime is closed", reason="closed")
 
     def __enter__(self) -> Runtime:
+        self._demand_open()
         return self
 
     def __exit__(self, *exc: object) -> None:

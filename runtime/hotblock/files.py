@@ -19,16 +19,17 @@ __all__ = ["load", "save"]
 
 def load(path: str | os.PathLike[str]) -> Program:
     """The verified program in a file. Raises ProgramError for one that cannot be read or does not verify."""
-    file = Path(path)
+    file = _path(path)
     try:
-        if file.stat().st_size > MAX_TEXT:
-            raise ProgramError(f"{file}: larger than {MAX_TEXT} bytes")
-        data = file.read_bytes()
+        with file.open("rb") as stream:  # not by its size: a pipe or a device has none
+            data = stream.read(MAX_TEXT + 1)
     except (OSError, ValueError) as error:
         raise ProgramError(f"{file}: {getattr(error, 'strerror', None) or error}", reason="file") from None
+    if len(data) > MAX_TEXT:
+        raise ProgramError(f"{file}: larger than {MAX_TEXT} bytes")
     if file.suffix == ".hbasm":
         try:
-            text = data.decode("utf-8")
+            text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise ProgramError(f"{file}: not text in UTF-8") from None
         program = parse(text)
@@ -38,10 +39,16 @@ def load(path: str | os.PathLike[str]) -> Program:
     return program
 
 
+def _path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ProgramError(f"a path is a str or a Path, not {path!r:.60}", reason="file")
+    return Path(path)
+
+
 def save(program: Program, path: str | os.PathLike[str]) -> None:
     """Write a program: as text for the suffix `.hbasm`, else binary. Replaces the file in one step."""
     verify(program)
-    file = Path(path)
+    file = _path(path)
     data = format_program(program).encode("utf-8") if file.suffix == ".hbasm" else encode(program)
     # A name of its own, also for threads that save to one path.
     temporary = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}.tmp")

@@ -428,7 +428,16 @@ def recursive_test(n):
 def list_arithmetic(a, b):
     items = [a] + [b]
     items += [a]
-    return items, (a,) * 3, (0,) * 2 + (b,)
+    items *= 2
+    tail = items[1:]
+    tail += [b]
+    named = {"a": a}
+    named |= {"b": b}
+    total = 0
+    for item in list(items):
+        items += [item]
+        total += sum(x for x in items)
+    return items, tail, named, total, (a,) * 3, (0,) * 2 + (b,)
 
 
 def scoped_comprehension(n):

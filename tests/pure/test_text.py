@@ -108,6 +108,7 @@ def test_register_names_survive() -> None:
         ("func @f() {\n  ret \x00\n}", 2, "unexpected"),
         ('func @f() {\n  load.param "a\n}', 2, "unexpected"),
         ("func @f() {\n  signature {\n  ret\n}", 2, "bad signature"),
+        ('func @f() {\n  signature\t{"args": [], "result": "x"}\n  ret\n}', 2, "bad signature"),
         ("entry @f\nentry @g\n", 2, "second entry"),
         ("func @f() {\n}", 1, "no instructions"),
         ("func @f() {\n  fallthrough\n}", 2, "not written"),
@@ -117,6 +118,26 @@ def test_errors_name_the_line(text: str, line: int, message: str) -> None:
     with pytest.raises(hb.ProgramError, match=message) as caught:
         parse(text)
     assert caught.value.line == line
+
+
+def test_a_second_signature_is_refused() -> None:
+    @hb.function
+    def f(x):  # type: ignore[no-untyped-def]
+        return x
+
+    lines = hb.asm.format(f.program).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.strip().startswith("signature"))
+    lines.insert(at, lines[at].replace("signature ", "signature\t"))
+    with pytest.raises(hb.ProgramError, match="second signature") as caught:
+        parse("\n".join(lines))
+    assert caught.value.line == at + 2
+
+
+def test_errors_do_not_repeat_what_is_long() -> None:
+    for text in (f"%a = load.const {'9' * 50_000}", f"%a = {'a' * 50_000}", f"jump @{'b' * 50_000}"):
+        with pytest.raises(hb.ProgramError) as caught:
+            parse(f"func @f() {{\n  {text}\n  ret\n}}")
+        assert len(str(caught.value)) < 300
 
 
 def test_a_newer_instruction_set_is_refused_by_name() -> None:

@@ -84,6 +84,7 @@ def test_verify_shapes(tmp_path: Path) -> None:
         (["run", "{sum}"], 1, "misses x"),
         (["run", "{sum}", "--fn", "nope", "-i", "3"], 3, "no function @nope"),
         (["run", "{endless}", "--max-steps", "1000"], 4, "more than 1000 instructions"),
+        (["verify", "/dev/zero"], 3, "larger than"),
         (["run", "{sum}", "--frobnicate"], 2, "No such option"),
         (["frobnicate"], 2, "No such command"),
     ],
@@ -125,3 +126,12 @@ def test_parameters_and_seed_from_the_command_line(tmp_path: Path, rows: Path) -
     path.write_text('func @f(%n: int) {\n  %w = load.param "w"\n  %s = rng.seed\n  ret %w, %s, %n\n}\n')
     done = _json("run", str(path), "--param", f"w={rows}", "--seed", "9", "-i", "4")
     assert [r.get("value") for r in done["results"]] == [[[0, 1, 2], [3, 4, 5]], 9, 4]
+
+
+def test_bfloat16_through_files(tmp_path: Path, rows: Path) -> None:
+    path, stored = tmp_path / "p.hbasm", tmp_path / "y.npy"
+    path.write_text("func @f(%x) {\n  %y = tensor.cast %x {dtype=bf16}\n  ret %y\n}\n")
+    for source in (rows, stored):
+        (result,) = _json("run", str(path), "-i", str(source), "-o", str(stored))["results"]
+        assert result["dtype"] == "bfloat16"
+        assert result["value"] == [[0, 1, 2], [3, 4, 5]]

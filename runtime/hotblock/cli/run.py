@@ -13,6 +13,8 @@ from hotblock import files
 from hotblock.api import Runtime
 from hotblock.cli.report import describe, emit_json, json_option
 from hotblock.errors import HotblockError, ProgramError, ResourceError
+from hotblock.isa.dtypes import DType
+from hotblock.semantics.numbers import NUMPY_DTYPES
 from hotblock.vm import Limits, Tracer
 
 __all__ = ["run"]
@@ -122,7 +124,8 @@ def _load(path: str) -> Any:
         array = None
     if not isinstance(array, np.ndarray):
         raise HotblockError(f"{path}: not a .npy file of numbers (numpy.save writes one)", reason="file")
-    return array
+    # The format has no name for bfloat16; NumPy writes it as two bytes without a meaning.
+    return array.view(NUMPY_DTYPES[DType.BFLOAT16]) if array.dtype == np.dtype("V2") else array
 
 
 def _save(path: Path, results: tuple[Any, ...]) -> None:

@@ -73,10 +73,10 @@ class Expressions(Operators):
             )
         return handler(node)
 
-    def made_here(self, container: Any) -> Any:
-        """Mark a container as one that this function may change in place while only one name has it."""
-        self.fresh[id(container)] = container
-        return container
+    def made_here(self, made: Any) -> Any:
+        if isinstance(made, (list, dict)):
+            self.fresh[id(made)] = made
+        return made
 
     # ---- names and constants
 
@@ -286,6 +286,8 @@ class Expressions(Operators):
             item = container[key]
         except (LookupError, TypeError) as error:
             raise self.builder.error(f"{ast.unparse(node)}: {type(error).__name__} {error}") from None
+        if isinstance(key, slice):
+            self.made_here(item)
         return (
             self.usable(item)
             if isinstance(container, (tuple, list, dict))

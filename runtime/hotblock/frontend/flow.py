@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 from hotblock.frontend.builder import Builder, DraftBlock
 from hotblock.frontend.calls import Calls
@@ -25,6 +25,9 @@ from hotblock.frontend.values import Kind, Poison, Value
 from hotblock.isa.table import Opcode
 
 __all__ = ["Flow", "UnreachableError"]
+
+
+_MAX_TRIPS: Final = 100_000
 
 
 class UnreachableError(Exception):
@@ -45,6 +48,8 @@ class Flow(Calls):
     def __init__(self, builder: Builder, function: FunctionType) -> None:
         super().__init__(builder, function)
         self.loops: list[_Loop] = []
+        self.looped: list[str] = []  # names of the sequences that unrolled loops go over
+        self.trips = 0  # of unrolled loops
         self.conditions = 0  # how many run-time branches and loops the current statement is inside of
 
     @abstractmethod
@@ -271,13 +276,23 @@ class Flow(Calls):
         if bounds is not None:
             self._for_range(node, *bounds)
             return
+        passed = isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) in ("zip", "enumerate", "reversed")
+        sources = node.iter.args if isinstance(node.iter, ast.Call) and passed else [node.iter]
+        looped = [source.id for source in sources if isinstance(source, ast.Name)]
+        self.looped.extend(looped)
         for item in self.static_items(self.expression(node.iter), ast.unparse(node.iter)):
             if self.env is None:
-                return
+                break
             self._unrolled(node, item)
+        del self.looped[len(self.looped) - len(looped) :]
 
     def _unrolled(self, node: ast.For, item: Any) -> None:
         """One trip of a loop over a static sequence. `break` leaves all trips; what it skips is compiled away or forked."""
+        self.trips += 1
+        if self.trips > _MAX_TRIPS:
+            raise self.builder.error(
+                f"loops over static sequences unroll to more than {_MAX_TRIPS} trips; loop over range(...) instead"
+            )
         loop = _Loop()
         self.loops.append(loop)
         self.assign(node.target, item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
@@ -13,7 +13,7 @@ from hotblock.errors import HotblockError, ProgramError
 from hotblock.frontend.python import Compiled, compile_python
 from hotblock.frontend.trees import Flat, flatten, outline
 from hotblock.isa.dtypes import DType
-from hotblock.isa.program import Param, ParamKind, Program
+from hotblock.isa.program import INT64_MAX, Param, ParamKind, Program
 
 __all__ = ["MAX_STRUCTURES", "Function", "TensorSpec", "function", "is_scalar_leaf", "leaf_param"]
 
@@ -30,15 +30,21 @@ class TensorSpec:
     shape: tuple[int | str | None, ...] | None
     dtype: DType | None
 
-    def __init__(self, shape: tuple[int | str | None, ...] | None = None, dtype: DType | str | None = None) -> None:
+    def __init__(self, shape: Sequence[int | str | None] | None = None, dtype: Any = None) -> None:
+        if not (shape is None or isinstance(shape, (tuple, list))):
+            raise HotblockError(f"the shape of a TensorSpec is a tuple of lengths, not {shape!r:.60}")
         for dim in shape or ():
             if isinstance(dim, bool) or not (dim is None or isinstance(dim, (int, str))):
-                raise HotblockError(f"a length of a TensorSpec is an int, a name or None, not {dim!r}")
+                raise HotblockError(f"a length of a TensorSpec is an int, a name or None, not {dim!r:.60}")
+            if isinstance(dim, int) and not -1 <= dim <= INT64_MAX:
+                raise HotblockError(f"a length of a TensorSpec is at least 0 (-1: any) and fits int64, not {dim}")
             if isinstance(dim, str) and not dim.isidentifier():
                 raise HotblockError(f"{dim!r} is no name for a length")
         fixed = None if shape is None else tuple(None if dim == -1 else dim for dim in shape)
+        # NumPy's scalar types, NumPy's dtypes and names are all told by their name.
+        named = getattr(dtype, "__name__", None) or getattr(dtype, "name", None) or dtype
         try:
-            parsed = DType.parse(dtype) if isinstance(dtype, str) else dtype
+            parsed = dtype if dtype is None or isinstance(dtype, DType) else DType.parse(str(named))
         except ValueError as error:
             raise HotblockError(str(error)) from None
         object.__setattr__(self, "shape", fixed)
@@ -112,7 +118,8 @@ MAX_STRUCTURES: Final = 256
 class Function:
     """A Python function that runs as bytecode. Load it with ``rt.load(fn)`` and call the result.
 
-    It compiles itself for each structure of arguments it meets and keeps the result. Safe for threads.
+    It compiles itself for each structure of arguments it meets and keeps the result. What it finds outside itself (globals,
+    captured values, functions it calls) is read then, and is a constant of that program. Safe for threads.
     """
 
     def __init__(self, python: Callable[..., Any]) -> None:
@@ -125,10 +132,12 @@ class Function:
         self.__module__ = python.__module__
         self.__wrapped__ = python
         self.signature = inspect.signature(python, follow_wrapped=False)
-        for name, parameter in self.signature.parameters.items():
+        for parameter in self.signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                code = python.__code__
                 raise ProgramError(
-                    f"{self.__name__} takes *{name}; give every parameter a name, or pass a list or dict"
+                    f"{code.co_filename}:{code.co_firstlineno}: {self.__name__} takes"
+                    f" {str(parameter).partition(':')[0]}; give every parameter a name, or pass a list or dict"
                 )
         self._compiled: dict[Any, Compiled] = {}
         self._lock = threading.RLock()

@@ -72,6 +72,10 @@ class Operators(ABC):
     def from_python(self, value: Any, name: str) -> Any: ...
 
     @abstractmethod
+    def made_here(self, made: Any) -> Any:
+        """`made`; a container is one that this function may change in place while only one name has it."""
+
+    @abstractmethod
     def fork(self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None]) -> None: ...
 
     def usable(self, value: Any) -> Any:
@@ -106,7 +110,7 @@ class Operators(ABC):
         if any(isinstance(x, (Value, Shape, Columns, Record)) for x in plain):
             raise self.builder.error("an operator between a tensor or scalar and another kind of object")
         try:
-            return self.from_python(row.fold(*plain), "the result")
+            return self.made_here(self.from_python(row.fold(*plain), "the result"))
         except (TypeError, ValueError, ArithmeticError) as error:
             raise self.builder.error(str(error)) from None
 

@@ -276,13 +276,17 @@ class FunctionCompiler(Flow):
         """Give a local container new contents. Whoever else refers to the container would see the change in Python."""
         assert self.env is not None
         old = self.env[name]
+        copy = f"{type(old).__name__}({name})"
         if id(old) not in self.fresh:
-            raise self.builder.error(f"{name!r} comes from elsewhere; copy it before you change it, as in list({name})")
+            raise self.builder.error(f"{name!r} comes from elsewhere; copy it before you change it, as in {copy}")
         if sum(references(other, old) for other in self.env.values()) != 1:
-            raise self.builder.error(f"{name!r} has a second name; copy the container first, as in list({name})")
+            raise self.builder.error(f"{name!r} has a second name; copy the container first, as in {copy}")
+        if isinstance(old, list) and name in self.looped:
+            raise self.builder.error(f"{name!r} changes while a loop goes over it; loop over a copy, as in {copy}")
         self.env[name] = self.made_here(value)
 
     def _do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
+        self._refuse_generator(node.value)
         value = self.expression(node.value)
         for target in node.targets:
             self.assign(target, value)
@@ -300,7 +304,13 @@ class FunctionCompiler(Flow):
                 self.store(container, parts, self.binary(node.op, old, self.expression(node.value)))
                 return
         old = self.expression(_as_load(node.target))
-        self.assign(node.target, self.binary(node.op, old, self.expression(node.value)))
+        value = self.binary(node.op, old, self.expression(node.value))
+        if not isinstance(old, (list, dict)):
+            self.assign(node.target, value)
+        elif isinstance(node.target, ast.Name):
+            self._replace(node.target.id, value)  # Python changes the container in place
+        else:
+            raise self.builder.error(f"changing {ast.unparse(node.target)!r} in place; build a new container instead")
 
     def _do_Delete(self, node: ast.Delete) -> None:  # noqa: N802
         for target in node.targets:
@@ -311,7 +321,14 @@ class FunctionCompiler(Flow):
             self.env[target.id] = Poison(f"{target.id!r} has been deleted")
 
     def _do_Return(self, node: ast.Return) -> None:  # noqa: N802
+        self._refuse_generator(node.value)
         self._return(None if node.value is None else self.expression(node.value))
+
+    def _refuse_generator(self, node: ast.expr | None) -> None:
+        if isinstance(node, ast.GeneratorExp):
+            raise self.builder.error(
+                "a generator is used where it is written; for one that is kept write a list, [...]"
+            )
 
     def _do_Assert(self, node: ast.Assert) -> None:  # noqa: N802
         message = ""

@@ -17,7 +17,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from hotblock.errors import ProgramError
 from hotblock.isa.dtypes import DType
@@ -49,6 +49,7 @@ from hotblock.isa.tree import Signature, TreeKind, TreeSpec
 
 __all__ = ["parse", "signature_from_json"]
 
+_MAX_MESSAGE: Final = 200  # a mistake may be as long as the text
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<string>"(?:[^"\\]|\\.)*")
@@ -64,9 +65,16 @@ _TOKEN = re.compile(
 
 def parse(text: str) -> Program:
     """The program written in `text`. Raises ProgramError naming the line; does not verify (see `isa.verify`)."""
+    if not isinstance(text, str):
+        raise ProgramError(f"a program's text is a str, not {text!r:.60}; hb.load reads a file")
     if len(text) > MAX_TEXT:
         raise ProgramError(f"a program text of {len(text)} characters; the limit is {MAX_TEXT}")
-    return _Parser(text).program()
+    try:
+        return _Parser(text).program()
+    except ProgramError as error:
+        if len(error.message) <= _MAX_MESSAGE:
+            raise
+        raise ProgramError(f"{error.message[:_MAX_MESSAGE]}...", reason=error.reason) from None
 
 
 @dataclass(slots=True)
@@ -267,8 +275,11 @@ class _Parser:
             code = _strip_comment(text)
             if not code.strip():
                 continue
-            if draft is not None and code.lstrip().startswith("signature "):
-                draft.signature = signature_from_json(code.lstrip()[len("signature ") :], number)
+            word, *rest = code.split(None, 1)
+            if draft is not None and word == "signature":
+                if draft.signature is not None:
+                    raise ProgramError("a second signature", line=number)
+                draft.signature = signature_from_json(rest[0] if rest else "", number)
                 continue
             line = _Line(code, number)
             if draft is None:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 
 from hotblock.isa.dtypes import DType
-from hotblock.isa.program import Attr, AttrValue, Function, Instruction, Param, Program
+from hotblock.isa.program import Attr, AttrValue, Function, Instruction, Param, Program, demand_program
 from hotblock.isa.syntax import NAME, REGISTER_NAME, REGISTER_NUMBER
 from hotblock.isa.table import AttrKind, AttrSpec, Opcode, Required
 from hotblock.isa.tree import Signature, TreeKind, TreeSpec
@@ -20,6 +20,7 @@ __all__ = ["Formatter", "format_function", "format_instruction", "format_program
 
 def format_program(program: Program) -> str:
     """The text form of a program, ending in a newline."""
+    demand_program(program)
     head = f"entry @{program.entry}\n\n" if program.entry is not None else ""
     return head + "\n".join(format_function(function) for function in program.functions)
 

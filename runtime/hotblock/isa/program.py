@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hotblock.errors import ProgramError
 from hotblock.isa.dtypes import DType
 from hotblock.isa.table import AttrKind, AttrSpec, Opcode, Required
 from hotblock.isa.tree import Signature
@@ -26,6 +27,7 @@ __all__ = [
     "Param",
     "ParamKind",
     "Program",
+    "demand_program",
     "instruction",
 ]
 
@@ -220,6 +222,14 @@ class Function:
             for ins in block:
                 highest = max(highest, *ins.results, *ins.operands, -1)
         return highest + 1
+
+
+def demand_program(value: object) -> None:
+    """Raises ProgramError for what is no program, such as a Python function that has not been lowered."""
+    if not isinstance(value, Program):
+        raise ProgramError(
+            f"a Program is wanted, not {value!r:.60}; of an @hb.function it is fn.program or fn.lower(...)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

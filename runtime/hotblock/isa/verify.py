@@ -13,7 +13,7 @@ from __future__ import annotations
 from hotblock.errors import Location, ProgramError
 from hotblock.isa.cfg import Graph
 from hotblock.isa.dis import format_instruction
-from hotblock.isa.program import Function, Instruction, Param, ParamKind, Program
+from hotblock.isa.program import Function, Instruction, Param, ParamKind, Program, demand_program
 from hotblock.isa.syntax import MAX_BLOCKS, MAX_FUNCTIONS, MAX_INSTRUCTIONS, MAX_REGISTERS, MAX_SIGNATURE_DEPTH, NAME
 from hotblock.isa.table import AttrKind, AttrSpec, Opcode
 from hotblock.isa.tree import TreeKind, TreeSpec
@@ -27,6 +27,7 @@ _SCALARS = (AttrKind.INT, AttrKind.FLOAT, AttrKind.BOOL)
 
 def verify(program: Program) -> None:
     """Raise ProgramError, with function, line or instruction and reason, unless the promise above holds."""
+    demand_program(program)
     if not program.functions:
         raise ProgramError("a program needs a function")
     if len(program.functions) > MAX_FUNCTIONS:

@@ -14,7 +14,7 @@ from hotblock.isa.dtypes import DType
 from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.numbers import NUMPY_DTYPES, wide
-from hotblock.semantics.reduce import sum_last
+from hotblock.semantics.reduce import mean_of, sum_last
 from hotblock.shapes import TensorType
 
 __all__ = ["check_offsets"]
@@ -206,8 +206,13 @@ def _segment_sum(binding: Binding, x: Array, offsets: Array) -> Array:
 def _segment_mean(binding: Binding, x: Array, offsets: Array) -> Array:
     rows, bounds = _runs(binding, x, offsets, DType.FLOAT64)
     counts = np.diff(np.asarray(bounds, dtype=np.float64)).reshape(-1, *(1 for _ in rows.shape[1:]))
-    sums = _sum_runs(binding, rows, bounds, DType.FLOAT64)
-    return binding.finish(sums / binding.xp.asarray(counts), DType.FLOAT64)
+    means = mean_of(
+        binding.xp,
+        rows,
+        lambda rows: _sum_runs(binding, rows, bounds, DType.FLOAT64),
+        binding.xp.asarray(counts),
+    )
+    return binding.finish(means, DType.FLOAT64)
 
 
 @defines(Opcode.TENSOR_SEGMENT_MAX)

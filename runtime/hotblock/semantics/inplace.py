@@ -97,6 +97,6 @@ def _write_where(binding: Binding, target: Array, lead: tuple[slice, ...], mask:
 def item(x: Array) -> bool | int | float:
     """The one element of an array as a host scalar. Raises ShapeError for any other size."""
     if x.size != 1:
-        raise ShapeError(f"tensor.item: a tensor of shape {list(x.shape)} is not one element", reason="item")
+        raise ShapeError(f"a tensor of shape {list(x.shape)} is not one element", reason="item")
     value = x.item()
     return value if isinstance(value, (bool, int, float)) else float(value)

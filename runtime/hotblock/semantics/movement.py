@@ -104,9 +104,7 @@ def _index(binding: Binding) -> Kernel:
     def kernel(x: Array, i: int) -> Array:
         length = x.shape[axis]
         if not -length <= i < length:
-            raise ShapeError(
-                f"tensor.index: index {i} is outside axis {axis}, which is {length}", reason="index_out_of_range"
-            )
+            raise ShapeError(f"index {i} is outside axis {axis}, which is {length}", reason="index_out_of_range")
         part = x[(*lead, i, ...)]
         # One element is a copy: in ordinary code it stands for a number, which a later write does not change.
         return part.copy() if single else part

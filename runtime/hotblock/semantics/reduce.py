@@ -7,6 +7,7 @@ that; float64 itself is summed pairwise along a contiguous axis, never in the or
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from hotblock.isa.table import Opcode
 from hotblock.semantics.binding import Binding, defines
 from hotblock.semantics.numbers import wide
 
-__all__ = ["pairwise_sum", "sum_last"]
+__all__ = ["mean_of", "pairwise_sum", "sum_last"]
 
 Array = Any
 _TINY_STEP: Final = 2.0**-64
@@ -94,13 +95,15 @@ def _sum(binding: Binding, x: Array) -> Array:
 @defines(Opcode.TENSOR_MEAN)
 def _mean(binding: Binding, x: Array) -> Array:
     xp, x = binding.xp, _computed(binding, x)
-    total = xp.asarray(_float_sum(binding, x))
-    mean = total / np.float64(_count(binding, x))
-    if binding.dtype is DType.FLOAT64 and xp.isinf(total).any():
-        # The sum may be too large where the mean is not.
-        scaled = xp.asarray(_float_sum(binding, x * _TINY_STEP)) / np.float64(_count(binding, x)) / _TINY_STEP
-        mean = xp.where(xp.isinf(total), scaled, mean)
-    return _round(binding, mean)
+    return _round(binding, mean_of(xp, x, lambda x: xp.asarray(_float_sum(binding, x)), np.float64(_count(binding, x))))
+
+
+def mean_of(xp: ModuleType, x: Array, sums: Callable[[Array], Array], count: Array) -> Array:
+    """`sums(x) / count`, in float64, also where only the sum is too large for float64."""
+    total = sums(x)
+    if x.dtype != np.float64 or not xp.isinf(total).any():
+        return total / count
+    return xp.where(xp.isinf(total), sums(x * _TINY_STEP) / count / _TINY_STEP, total / count)
 
 
 @defines(Opcode.TENSOR_VAR)

@@ -43,6 +43,11 @@ def _mul(a: Scalar, b: Scalar) -> Scalar:
     return result if INT64_MIN <= result <= INT64_MAX or result.__class__ is float else _checked(result)
 
 
+def _no_tensor(a: Scalar) -> int:
+    """0, where `a` does not matter; TypeError for a tensor, as from every other way through."""
+    return 0 * int(a)
+
+
 def _divide(a: Scalar, b: Scalar) -> float:
     return float(np.float64(a) / np.float64(b))
 
@@ -50,13 +55,13 @@ def _divide(a: Scalar, b: Scalar) -> float:
 def _floordiv(a: Scalar, b: Scalar) -> Scalar:
     if isinstance(a, float) or isinstance(b, float):
         return float(np.floor_divide(np.float64(a), np.float64(b)))
-    return _checked(a // b) if b else 0
+    return _checked(a // b) if b else _no_tensor(a)
 
 
 def _mod(a: Scalar, b: Scalar) -> Scalar:
     if isinstance(a, float) or isinstance(b, float):
         return float(np.remainder(np.float64(a), np.float64(b)))
-    return a % b if b else 0
+    return a % b if b else _no_tensor(a)
 
 
 def _pow(a: Scalar, b: Scalar) -> Scalar:
@@ -87,6 +92,14 @@ def _maximum(a: Scalar, b: Scalar) -> Scalar:
 
 def _minimum(a: Scalar, b: Scalar) -> Scalar:
     return _extremum(a, b, False)
+
+
+def _of_bools_a_bool(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
+    def apply(a: Scalar, b: Scalar) -> Scalar:
+        result = function(a, b)
+        return bool(result) if isinstance(a, bool) and isinstance(b, bool) else result
+
+    return apply
 
 
 def _neg(a: Scalar) -> Scalar:
@@ -128,7 +141,7 @@ def _relu(a: Scalar) -> Scalar:
 
 
 def _shl(a: Scalar, b: Scalar) -> Scalar:
-    return _checked(int(a) << int(b)) if 0 <= b < 64 else 0
+    return _checked(int(a) << int(b)) if 0 <= b < 64 else _no_tensor(a)
 
 
 def _shr(a: Scalar, b: Scalar) -> Scalar:
@@ -158,8 +171,10 @@ SCALAR_MEANINGS: Final[dict[Opcode, Callable[..., Scalar]]] = {
     **dict.fromkeys((Opcode.SCALAR_FLOORDIV, Opcode.TENSOR_FLOORDIV), _floordiv),
     **dict.fromkeys((Opcode.SCALAR_MOD, Opcode.TENSOR_MOD), _mod),
     **dict.fromkeys((Opcode.SCALAR_POW, Opcode.TENSOR_POW), _pow),
-    **dict.fromkeys((Opcode.SCALAR_MIN, Opcode.TENSOR_MINIMUM), _minimum),
-    **dict.fromkeys((Opcode.SCALAR_MAX, Opcode.TENSOR_MAXIMUM), _maximum),
+    Opcode.SCALAR_MIN: _minimum,
+    Opcode.SCALAR_MAX: _maximum,
+    Opcode.TENSOR_MINIMUM: _of_bools_a_bool(_minimum),
+    Opcode.TENSOR_MAXIMUM: _of_bools_a_bool(_maximum),
     **dict.fromkeys((Opcode.SCALAR_NEG, Opcode.TENSOR_NEG), _neg),
     **dict.fromkeys((Opcode.SCALAR_ABS, Opcode.TENSOR_ABS), _abs),
     Opcode.SCALAR_INT: _int,

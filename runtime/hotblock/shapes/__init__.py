@@ -2,7 +2,7 @@
 
 from hotblock.shapes.constraints import CheckedFacts, Constraint, ConstraintKind, ConstraintTable, Facts
 from hotblock.shapes.dims import Dim, Extent, symbol
-from hotblock.shapes.infer import FunctionTypes, infer_function, infer_op
+from hotblock.shapes.infer import FunctionTypes, infer_function, infer_op, with_operands
 from hotblock.shapes.promotion import promote, promote_values
 from hotblock.shapes.types import UNKNOWN, ScalarKind, ScalarType, TensorType, UnknownType, ValueType, param_type
 from hotblock.shapes.views import contiguous_strides, is_contiguous, reshape_strides
@@ -31,4 +31,5 @@ __all__ = [
     "promote_values",
     "reshape_strides",
     "symbol",
+    "with_operands",
 ]

@@ -30,7 +30,7 @@ from hotblock.shapes.types import (
     shape_text,
 )
 
-__all__ = ["FunctionTypes", "infer_function", "infer_op", "operand_names"]
+__all__ = ["FunctionTypes", "infer_function", "infer_op", "operand_names", "with_operands"]
 
 _MAX_CALL_DEPTH = 16
 _MAX_WORK = 100_000  # instructions looked at, those of calls each time
@@ -69,8 +69,16 @@ def infer_op(
             return _infer_tensor_op(opcode, types, attrs, names, results, facts, label)
         return _infer_host_op(opcode, types, attrs, label)
     except HotblockError as error:
-        operands = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
-        raise type(error)(f"{opcode.mnemonic}({operands}): {error.message}", reason=error.reason) from None
+        raise with_operands(error, opcode, types, names) from None
+
+
+def with_operands(
+    error: HotblockError, opcode: Opcode, types: Sequence[ValueType], names: Sequence[str] | None = None
+) -> HotblockError:
+    """The error with the operation and the types of its operands before the message."""
+    names = operand_names(opcode, len(types)) if names is None else names
+    operands = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+    return type(error)(f"{opcode.mnemonic}({operands}): {error.message}", reason=error.reason)
 
 
 def _demand_kinds(opcode: Opcode, types: Sequence[ValueType], names: Sequence[str]) -> None:

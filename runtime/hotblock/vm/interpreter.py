@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hotblock.errors import DTypeError, HotblockError, Location, ResourceError
+from hotblock.errors import DTypeError, HotblockError, Location, ResourceError, ShapeError
 from hotblock.isa.dis import format_instruction
 from hotblock.isa.table import Opcode
-from hotblock.shapes import CheckedFacts, infer_op
+from hotblock.shapes import CheckedFacts, infer_op, with_operands
 from hotblock.vm.arguments import check_arguments
 from hotblock.vm.code import Code, Exit, Node
 from hotblock.vm.limits import Limits
@@ -122,7 +122,7 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
                 code, node, regs = stack.pop()
                 node = _resume(node, regs, results)
     except HotblockError as error:
-        raise error.at(_location(code, node, step)) from error.__cause__
+        raise _named(error, node, step, regs).at(_location(code, node, step)) from error.__cause__
     except TypeError as error:
         _explain(error, code, node, step, regs)
         raise
@@ -168,6 +168,18 @@ def _branch(node: Node, regs: Registers) -> Node:
         return node.other  # type: ignore[return-value]
     kind = "a tensor" if isinstance(condition, TensorValue) else f"a host {type(condition).__name__}"
     raise DTypeError(f"a branch takes a host bool, not {kind}; tensor.item reads one from a tensor")
+
+
+def _named(error: HotblockError, node: Node, step: Step | None, regs: Registers) -> HotblockError:
+    """The error of a tensor instruction with the types of its operands, which only the shape rules know by themselves."""
+    if step is None or error.location is not None or not isinstance(error, (ShapeError, DTypeError)):
+        return error
+    ins = node.instructions[node.steps.index(step)]
+    operands = [regs[register] for register in ins.operands]
+    told = error.message.startswith(f"{ins.opcode.mnemonic}(")
+    if told or not ins.opcode.mnemonic.startswith("tensor.") or any(value is None for value in operands):
+        return error
+    return with_operands(error, ins.opcode, [value_type(value) for value in operands])
 
 
 def _explain(error: TypeError, code: Code, node: Node, step: Step | None, regs: Registers) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from hotblock.errors import HotblockError
+
 __all__ = ["Limits"]
 
 
@@ -25,10 +27,17 @@ def _half_of_memory() -> int:
 class Limits:
     """Limits of one call; a call that reaches one ends in ResourceError. None lifts a limit.
 
-    `bytes`: tensors that the call has made and that are alive (default: half of the memory this process may use). `depth`:
+    `bytes`: tensors of 4 KiB or more that the call has made and that are alive (default: half of the memory this
+    process may use). `depth`:
     nested calls. `steps`: instructions (default 10^8, some ten seconds of host-scalar work).
     """
 
     bytes: int | None = field(default_factory=_half_of_memory)
     depth: int | None = 10_000
     steps: int | None = 100_000_000
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "depth", "steps"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise HotblockError(f"the limit of {name} is an int of at least 0 or None, not {value!r:.60}")

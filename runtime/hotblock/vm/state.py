@@ -58,7 +58,8 @@ class Parameters(MutableMapping[str, Array]):
         else:
             raise DTypeError(f"a {type(value).__name__}; pass an array or a number", reason="argument")
         copy.flags.writeable = False
-        return TensorValue(copy, self._layouts.of(copy))
+        view = copy.view()  # of a read-only array: its flag cannot be set back
+        return TensorValue(view, self._layouts.of(view))
 
     def __getitem__(self, name: str) -> Array:
         return self.load(name).array

@@ -13,6 +13,7 @@ from hotblock.frontend.ops.arguments import (
     number,
     value_of,
 )
+from hotblock.frontend.ops.creation import ones_like
 from hotblock.frontend.ops.declare import Tensor, elementwise, op, tensor
 from hotblock.frontend.values import Kind, Value
 from hotblock.isa.table import Opcode
@@ -119,7 +120,7 @@ def layer_norm(x: Tensor, /, weight: Tensor = None, bias: Tensor = None, eps: fl
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis."""
     epsilon = number(eps, "eps")
     if weight is None and bias is not None:
-        return elementwise(Opcode.TENSOR_ADD, tensor(Opcode.TENSOR_LAYER_NORM, x, eps=epsilon), bias)
+        weight = ones_like(bias)  # an addition behind it would round twice
     given = [operand for operand in (x, weight, bias) if operand is not None]
     return tensor(Opcode.TENSOR_LAYER_NORM, *given, eps=epsilon)
 

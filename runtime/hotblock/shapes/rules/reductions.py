@@ -93,7 +93,8 @@ def _attention(op: Op) -> Result:
     for axis in (-3, -2):
         op.equal(k[axis], v[axis], f"{op.dim(1, k_rank + axis)} == {op.dim(2, len(v) + axis)}")
     op.equal(q[-1], k[-1], f"{op.dim(0, len(q) - 1)} == {op.dim(1, k_rank - 1)}")
-    op.divisible(q[-2], k[-2], f"{op.dim(0, len(q) - 2)} divisible by {op.dim(1, k_rank - 2)}")
+    if q[-2] != k[-2]:  # equal ones may both be 0
+        op.divisible(q[-2], k[-2], f"{op.dim(0, len(q) - 2)} divisible by {op.dim(1, k_rank - 2)}")
     batch = op.broadcast([q[:-3], k[:-3], v[:-3]], op.names[:3], cut=3)
     assert batch is not None
     return [(*batch, q[-3], q[-2], v[-1])]
