@@ -227,3 +227,32 @@ def test_matmul_mismatch_names_instruction_shapes_and_constraint() -> None:
 def test_broadcast_of_batches_names_the_axes_that_clash() -> None:
     with pytest.raises(hb.ShapeError, match=r"a\.shape\[-3\] broadcasts with b\.shape\[-3\] does not hold: 2 and 3"):
         run_op(Opcode.TENSOR_MATMUL, np.ones((2, 3, 4)), np.ones((3, 4, 3)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_bias_without_a_weight_rounds_once(rt: hb.Runtime, dtype: np.dtype[Any]) -> None:
+    @hb.function
+    def f(x, bias):  # type: ignore[no-untyped-def]
+        return hb.layer_norm(x, bias=bias)
+
+    rng = np.random.default_rng(5)
+    x = (rng.normal(size=(6, 65)) * 3 + 1).astype(dtype)
+    bias = rng.normal(size=65).astype(dtype)
+    same = run_op(Opcode.TENSOR_LAYER_NORM, x, np.ones(65, dtype), bias, eps=1e-5)
+    assert_same_bits(rt.load(f)(x, bias), same)
+
+
+def test_attention_without_heads_is_empty() -> None:
+    empty = np.ones((2, 0, 4), np.float32)
+    for offsets in ([], [np.array([0, 2])]):
+        assert run_op(Opcode.TENSOR_ATTENTION, empty, empty, empty, *offsets, causal=False, scale=None).shape == (
+            2,
+            0,
+            4,
+        )
+
+
+def test_segment_means_of_large_numbers() -> None:
+    x = np.array([1e308, 1e308, -1e308, -1e308, 3.0, np.inf])
+    got = run_op(Opcode.TENSOR_SEGMENT_MEAN, x, np.array([0, 2, 4, 5, 6]))
+    assert got.tolist() == [1e308, -1e308, 3.0, np.inf]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -450,3 +452,81 @@ def test_an_instrument_sees_and_may_skip() -> None:
     with hb.Runtime(instrument=instrument) as rt:
         assert rt.load(DOUBLE)(1) == 42
     assert instrument.seen == ["tensor.add", "ret", "/ret"]
+
+
+@pytest.mark.requirement("V2")
+@pytest.mark.parametrize(
+    ("body", "arguments", "types"),
+    [
+        ("%y = tensor.take %x, %i {axis=0}", ["x", "i"], "tensor.take(x: f64[3, 4], indices: i64[2]): index 9"),
+        (
+            "%n = load.const 5\n  %y = tensor.index %x, %n {axis=0}",
+            ["x", "i"],
+            "tensor.index(x: f64[3, 4], i: int 5): ",
+        ),
+        ("%y = tensor.item %x", ["x", "i"], "tensor.item(x: f64[3, 4]): "),
+        (
+            "tensor.assign_where %x, %m, %i",
+            ["x", "i", "m"],
+            "tensor.assign_where(x: f64[3, 4], mask: bool[3, 4], value:",
+        ),
+        ("%y = tensor.segment_sum %x, %i", ["x", "i"], "tensor.segment_sum(x: f64[3, 4], offsets: i64[2]): "),
+    ],
+)
+def test_errors_of_values_name_operands_and_shapes(rt: hb.Runtime, body: str, arguments: list[str], types: str) -> None:
+    values = {"x": np.zeros((3, 4)), "i": np.array([9, 9]), "m": np.arange(12).reshape(3, 4) > 5}
+    f = rt.load(parse(f"func @f({', '.join('%' + name for name in arguments)}) {{\n  {body}\n  ret\n}}"))
+    with pytest.raises(hb.ShapeError) as caught:
+        f(*(values[name] for name in arguments))
+    assert types in str(caught.value)
+    assert "in @f: " in str(caught.value)
+
+
+def test_specs_take_every_name_of_a_dtype() -> None:
+    wanted = hb.TensorSpec(("n", -1), "float32")
+    for dtype in (hb.float32, np.float32, np.dtype("float32"), "f32"):
+        assert hb.TensorSpec(["n", None], dtype) == wanted
+    for shape, dtype in (("n", None), (5, None), ((2**70,), None), ((-2,), None), ((1.5,), None), ((), 5), ((), "f31")):
+        with pytest.raises(hb.HotblockError):
+            hb.TensorSpec(shape, dtype)  # type: ignore[arg-type]
+
+
+def test_wrong_kinds_of_arguments_are_our_errors(tmp_path: Path) -> None:
+    @hb.function
+    def f(x):  # type: ignore[no-untyped-def]
+        return x
+
+    calls: list[Callable[[], Any]] = [
+        lambda: hb.save(f, tmp_path / "f.hbc"),  # type: ignore[arg-type]
+        lambda: hb.save(f.program, None),  # type: ignore[arg-type]
+        lambda: hb.load(5),  # type: ignore[arg-type]
+        lambda: hb.asm.format(f),  # type: ignore[arg-type]
+        lambda: hb.asm.parse(b"func"),  # type: ignore[arg-type]
+        lambda: hb.Runtime(limits=5),  # type: ignore[arg-type]
+        lambda: hb.Limits(steps="a"),  # type: ignore[arg-type]
+        lambda: hb.Limits(depth=-1),
+        lambda: hb.Limits(bytes=1.5),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(hb.HotblockError):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_parameters_stay_read_only(own_rt: hb.Runtime) -> None:
+    @hb.function
+    def f():  # type: ignore[no-untyped-def]
+        return hb.param("w")
+
+    own_rt.params["w"] = np.ones(3)
+    for view in (own_rt.params["w"], own_rt.load(f)()):
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            view.setflags(write=True)
+
+
+def test_nothing_works_on_a_closed_runtime() -> None:
+    rt = hb.Runtime()
+    rt.close()
+    for call in (lambda: rt.seed(1), rt.__enter__, lambda: rt.params, lambda: rt.load("x.hbc")):
+        with pytest.raises(hb.HotblockError, match="closed"):
+            call()
