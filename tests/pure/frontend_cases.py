@@ -432,7 +432,7 @@ def list_arithmetic(a, b):
     tail = items[1:]
     tail += [b]
     named = {"a": a}
-    named |= {"b": b}
+    named |= {"b": b} | dict([("c", a)]) | dict({"d": b}, e=a)
     total = 0
     for item in list(items):
         items += [item]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -208,6 +210,10 @@ def _no_padding(x):  # type: ignore[no-untyped-def]
     return hb.pad(x, ())
 
 
+def _pad_number(x):  # type: ignore[no-untyped-def]
+    return hb.pad(x, 1)
+
+
 def _int_keys(x):  # type: ignore[no-untyped-def]
     return {1: x}
 
@@ -298,9 +304,10 @@ def _unrolls_too_far(x):  # type: ignore[no-untyped-def]
 
 REFUSED: list[tuple[Callable[..., Any], str]] = [
     (_lambda_call, "lambda|Lambda"),
-    (_try, "try"),
+    (_try, "try cannot be compiled; test the condition with if"),
     (_with, "with"),
-    (_raise, "raise"),
+    (_raise, "write assert"),
+    (_pad_number, "pad_width is"),
     (_captured_array, r"hb\.param\('OUTSIDE'\)"),
     (_numpy_call, r"write hb\.exp"),
     (_method, r"write hb\.sum\(x"),
@@ -395,3 +402,20 @@ def test_programs_that_do_not_compile_as_they_stand_name_lower() -> None:
 
     with pytest.raises(hb.ProgramError, match=r"f\.lower"):
         _ = f.program
+
+
+def test_a_very_deep_expression_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "deep.py"
+    file.write_text(f"def deep(x):\n    y = x\n    return {' + '.join(['y'] * 1000)}\n")
+    deep = runpy.run_path(str(file))["deep"]
+    with pytest.raises(hb.ProgramError, match=r"deep\.py:3: .*nested too deeply"):
+        hb.function(deep).lower(1.0)
+
+
+def test_parameters_that_take_any_number_are_refused() -> None:
+    def keywords(**options):  # type: ignore[no-untyped-def]
+        return options
+
+    line = keywords.__code__.co_firstlineno
+    with pytest.raises(hb.ProgramError, match=rf"test_frontend_refusals\.py:{line}: keywords takes \*\*options;"):
+        hb.function(keywords)

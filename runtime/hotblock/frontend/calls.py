@@ -247,7 +247,8 @@ class Calls(Expressions):
         return tuple(self.static_items(items, "the argument of tuple"))
 
     def _builtin_dict(self, items: Any = None, **kwargs: Any) -> dict[str, Any]:
-        return self.made_here({**(items or {}), **kwargs})  # type: ignore[no-any-return]
+        pairs = items if isinstance(items, dict) or items is None else self.static_items(items, "the argument of dict")
+        return self.made_here({**dict(pairs or {}), **kwargs})  # type: ignore[no-any-return]
 
     def _builtin_isinstance(self, value: Any, types: Any) -> Value:
         if isinstance(value, Value):

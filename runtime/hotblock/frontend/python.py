@@ -92,7 +92,7 @@ def compile_python(function: FunctionType, arguments: dict[str, Flat], params: S
         _compile(unit, callee, function, arguments, params, leaves)
     except RecursionError:
         raise ProgramError(
-            f"{function.__name__}: expressions or calls nested too deeply to compile; split them, or loop instead",
+            f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}: {_TOO_DEEP}",
             location=Location(function.__name__),
         ) from None
     assert callee.function is not None and callee.result is not None
@@ -241,11 +241,14 @@ class FunctionCompiler(Flow):
             self.builder.line = self.first_line + statement.lineno
             handler = getattr(self, f"_do_{type(statement).__name__}", None)
             if handler is None:
-                raise self.builder.error(f"{_NAMES.get(type(statement), type(statement).__name__)} {_ADVICE}")
+                name, advice = _STATEMENTS.get(type(statement), (type(statement).__name__, _ADVICE))
+                raise self.builder.error(f"{name} cannot be compiled; {advice}")
             try:
                 handler(statement)
             except UnreachableError:
                 self.abandon()
+            except RecursionError:
+                raise self.builder.error(_TOO_DEEP) from None
             except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
                 # Raised by Python itself on compile-time objects, as it would be at run time.
                 text = ast.unparse(statement).splitlines()[0]
@@ -446,19 +449,22 @@ _KINDS = {
     ParamKind.TENSOR: Kind.TENSOR,
     ParamKind.ANY: Kind.UNKNOWN,
 }
-_ADVICE = "cannot be compiled; functions may use if, while, for, assignments, returns, calls and expressions"
-_NAMES: dict[type, str] = {
-    ast.Try: "try",
-    ast.With: "with",
-    ast.Raise: "raise",
-    ast.FunctionDef: "a nested def (move it to module level; it)",
-    ast.ClassDef: "a class",
-    ast.Global: "global",
-    ast.Nonlocal: "nonlocal",
-    ast.Import: "import (move it to module level; it)",
-    ast.ImportFrom: "import (move it to module level; it)",
-    ast.Match: "match",
+_TOO_DEEP = "expressions or calls nested too deeply to compile; split them, or loop instead"
+_ADVICE = "functions may use if, while, for, assignments, returns, calls and expressions"
+_OUTSIDE = "move it to module level"
+_STATEMENTS: dict[type, tuple[str, str]] = {
+    ast.Try: ("try", "test the condition with if, or catch the error around the call of the loaded function"),
+    ast.With: ("with", "enter the context around the call of the loaded function"),
+    ast.Raise: ("raise", "write assert condition, message"),
+    ast.FunctionDef: ("a nested def", _OUTSIDE),
+    ast.ClassDef: ("a class", _OUTSIDE),
+    ast.Global: ("global", "return the new value, or keep it with hb.store_param"),
+    ast.Nonlocal: ("nonlocal", "return the new value, or keep it with hb.store_param"),
+    ast.Import: ("import", _OUTSIDE),
+    ast.ImportFrom: ("import", _OUTSIDE),
+    ast.Match: ("match", "write if and elif"),
 }
+"""Statements that are refused, and what to write instead."""
 
 
 def _as_load(target: ast.expr) -> ast.expr:

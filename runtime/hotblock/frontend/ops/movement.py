@@ -150,7 +150,12 @@ def _several(arrays: Any, name: str) -> Sequence[Tensor]:
 @op
 def pad(x: Tensor, /, pad_width: Any, value: float = 0) -> Tensor:
     """Constant elements around: (before, after) for each axis from the first, or one pair for a tensor of rank 1."""
+    wanted = "pad_width is (before, after) for each axis, or one such pair"
+    if not isinstance(pad_width, (tuple, list)) or not pad_width:
+        raise builder().error(wanted)
     pairs = pad_width if isinstance(pad_width[0], (tuple, list)) else [pad_width]
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise builder().error(wanted)
     result = value_of(x)
     for axis, (before, after) in enumerate(pairs):
         filler = host_scalar(value, "value")
