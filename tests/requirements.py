@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from hotblock.isa.document import generate
 
 HERE = Path(__file__).parent
 
@@ -59,16 +60,5 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: list[str]) -> int:
-    *flags, file = arguments
-    path, text = Path(file), document()
-    if "--check" not in flags:
-        path.write_text(text, encoding="utf-8")
-        return 0
-    current = path.read_text(encoding="utf-8") if path.exists() else ""
-    sys.stdout.writelines(difflib.unified_diff(current.splitlines(True), text.splitlines(True), str(path), "generated"))
-    return int(current != text)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generate(sys.argv[1:], document()))

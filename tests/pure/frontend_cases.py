@@ -436,7 +436,9 @@ def list_arithmetic(a, b):
     total = 0
     for item in list(items):
         items += [item]
-        total += sum(x for x in items)
+        total += sum(x for x in items) + max(*(x for x in items))
+    for double in (2 * x for x in items):
+        total += double
     return items, tail, named, total, (a,) * 3, (0,) * 2 + (b,)
 
 

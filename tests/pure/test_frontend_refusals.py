@@ -294,6 +294,11 @@ def _generator(x):  # type: ignore[no-untyped-def]
     return (x for _ in (1, 2))
 
 
+def _generator_inside(x):  # type: ignore[no-untyped-def]
+    y: object = [(x for _ in (1, 2))]
+    return y
+
+
 def _unrolls_too_far(x):  # type: ignore[no-untyped-def]
     y = 0
     for _ in [0] * 500:
@@ -351,6 +356,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (_grows_in_its_loop, "loop over a copy"),
     (_appends_in_its_loop, "loop over a copy"),
     (_generator, "write a list"),
+    (_generator_inside, "write a list"),
     (_unrolls_too_far, "unroll to more than"),
 ]
 

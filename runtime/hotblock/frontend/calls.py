@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from hotblock.errors import HotblockError, ProgramError
-from hotblock.frontend.expressions import DictMethod, Expressions, Method
+from hotblock.frontend.expressions import DictMethod, Expressions, Method, consumed
 from hotblock.frontend.operators import scalar_kind
 from hotblock.frontend.ops.declare import OPS, elementwise
 from hotblock.frontend.values import Kind, Record, Shape, Value
@@ -25,7 +25,7 @@ class Calls(Expressions):
 
     def _eval_Call(self, node: ast.Call) -> Any:  # noqa: N802
         function = self.expression(node.func)
-        args = self._elements(node.args)
+        args = self._elements([consumed(arg) for arg in node.args])
         kwargs: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.expression(keyword.value)

@@ -20,7 +20,7 @@ from hotblock.frontend.operators import Operators
 from hotblock.frontend.values import Columns, Kind, Poison, Record, Shape, Value
 from hotblock.isa.table import Opcode
 
-__all__ = ["DictMethod", "Expressions", "Method"]
+__all__ = ["DictMethod", "Expressions", "Method", "consumed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Expressions(Operators):
         values: list[Any] = []
         for node in nodes:
             if isinstance(node, ast.Starred):
-                values.extend(self.static_items(self.expression(node.value), ast.unparse(node.value)))
+                values.extend(self.static_items(self.expression(consumed(node.value)), ast.unparse(node.value)))
             else:
                 values.append(self.expression(node))
         return values
@@ -189,7 +189,7 @@ class Expressions(Operators):
         if len(node.generators) != 1:
             raise self.builder.error("a comprehension over one sequence; nest two")
         (generator,) = node.generators
-        items = self.static_items(self.expression(generator.iter), ast.unparse(generator.iter))
+        items = self.static_items(self.expression(consumed(generator.iter)), ast.unparse(generator.iter))
         names = [n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)]
         hidden = {name: self.env.get(name, _ABSENT) for name in names}
         result = self.made_here([])
@@ -207,8 +207,8 @@ class Expressions(Operators):
                 self.env[name] = value
         return result  # type: ignore[no-any-return]
 
-    def _eval_GeneratorExp(self, node: ast.GeneratorExp) -> list[Any]:  # noqa: N802
-        return self._eval_ListComp(ast.copy_location(ast.ListComp(node.elt, node.generators), node))
+    def _eval_GeneratorExp(self, node: ast.GeneratorExp) -> Any:  # noqa: N802
+        raise self.builder.error("a generator is used where it is written; for one that is kept write a list, [...]")
 
     def _eval_NamedExpr(self, node: ast.NamedExpr) -> Any:  # noqa: N802
         value = self.expression(node.value)
@@ -411,3 +411,10 @@ def _is_array(value: Any) -> bool:
     if isinstance(value, (ModuleType, type)):
         return False
     return hasattr(value, "__dlpack__") or (hasattr(value, "dtype") and hasattr(value, "shape"))
+
+
+def consumed(node: ast.expr) -> ast.expr:
+    """An expression whose items are taken on the spot, where a generator is as good as a list."""
+    if isinstance(node, ast.GeneratorExp):
+        return ast.copy_location(ast.ListComp(node.elt, node.generators), node)
+    return node

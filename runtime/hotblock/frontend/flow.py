@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from hotblock.frontend.builder import Builder, DraftBlock
 from hotblock.frontend.calls import Calls
+from hotblock.frontend.expressions import consumed
 from hotblock.frontend.scope import (
     Env,
     assigned_names,
@@ -280,7 +281,7 @@ class Flow(Calls):
         sources = node.iter.args if isinstance(node.iter, ast.Call) and passed else [node.iter]
         looped = [source.id for source in sources if isinstance(source, ast.Name)]
         self.looped.extend(looped)
-        for item in self.static_items(self.expression(node.iter), ast.unparse(node.iter)):
+        for item in self.static_items(self.expression(consumed(node.iter)), ast.unparse(node.iter)):
             if self.env is None:
                 break
             self._unrolled(node, item)

@@ -289,7 +289,6 @@ class FunctionCompiler(Flow):
         self.env[name] = self.made_here(value)
 
     def _do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
-        self._refuse_generator(node.value)
         value = self.expression(node.value)
         for target in node.targets:
             self.assign(target, value)
@@ -324,14 +323,7 @@ class FunctionCompiler(Flow):
             self.env[target.id] = Poison(f"{target.id!r} has been deleted")
 
     def _do_Return(self, node: ast.Return) -> None:  # noqa: N802
-        self._refuse_generator(node.value)
         self._return(None if node.value is None else self.expression(node.value))
-
-    def _refuse_generator(self, node: ast.expr | None) -> None:
-        if isinstance(node, ast.GeneratorExp):
-            raise self.builder.error(
-                "a generator is used where it is written; for one that is kept write a list, [...]"
-            )
 
     def _do_Assert(self, node: ast.Assert) -> None:  # noqa: N802
         message = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from hotblock.isa.dtypes import DType
 from hotblock.isa.table import ISA_VERSION, Access, AttrKind, AttrSpec, Effect, FusionKind, Layer, Opcode, Operand
 
-__all__ = ["document"]
+__all__ = ["document", "generate"]
 
 
 def document() -> str:
@@ -73,10 +73,10 @@ def _attribute(spec: AttrSpec) -> str:
     return f'{spec.name}="{spec.default}"' if spec.kind is AttrKind.STRING else f"{spec.name}={spec.default}"
 
 
-def main(arguments: list[str]) -> int:
-    """Write the file, or with --check compare it and show the difference."""
+def generate(arguments: list[str], text: str) -> int:
+    """Write the file named by `[--check] FILE`, or with --check compare it and show the difference; an exit code."""
     *flags, file = arguments
-    path, text = Path(file), document()
+    path = Path(file)
     if "--check" not in flags:
         path.write_text(text, encoding="utf-8")
         return 0
@@ -86,4 +86,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generate(sys.argv[1:], document()))

@@ -39,7 +39,7 @@ class DType(Enum):
         self.is_float = kind is DTypeKind.FLOAT
         self.is_integer = kind in (DTypeKind.INT, DTypeKind.UINT)
 
-    # Members are compared by identity everywhere; the default Enum hash goes through the name and is ten times slower.
+    # Members are compared by identity everywhere; the default Enum hash goes through the name, in Python.
     __hash__ = object.__hash__
 
     @property

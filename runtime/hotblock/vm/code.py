@@ -53,12 +53,8 @@ class Code:
 
     function: Function
     frame: int
+    typed: bool  # whether a parameter declares what it takes
     nodes: tuple[Node, ...] = ()
-
-    @property
-    def typed(self) -> bool:
-        """Whether a parameter declares what it takes."""
-        return any(param.kind is not ParamKind.ANY for param in self.function.params)
 
     @property
     def entry(self) -> Node:
@@ -67,7 +63,12 @@ class Code:
 
 def load_program(program: Program, maker: StepMaker, instrument: Instrument | None = None) -> dict[str, Code]:
     """Code for every function of a verified program."""
-    codes = {function.name: Code(function, function.registers + 1) for function in program.functions}
+    codes = {
+        function.name: Code(
+            function, function.registers + 1, any(param.kind is not ParamKind.ANY for param in function.params)
+        )
+        for function in program.functions
+    }
     for code in codes.values():
         _load(code, codes, maker)
         if instrument is not None:

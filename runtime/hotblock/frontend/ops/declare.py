@@ -25,8 +25,11 @@ Size = Any
 OPS: dict[str, Callable[..., Any]] = {}
 
 
-def op(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Mark a function as an operation of the front end."""
+def op(function: Callable[_P, _R], name: str = "", doc: str = "") -> Callable[_P, _R]:
+    """Mark a function as an operation of the front end; one of a family is given its name and reference here."""
+    if name:
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = doc
 
     @wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:

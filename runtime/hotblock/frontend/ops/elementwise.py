@@ -85,9 +85,7 @@ def _unary(name: str, opcode: Opcode, is_mask: bool = False) -> Callable[[Tensor
 
 
 def _named(function: Callable[..., Any], name: str, opcode: Opcode) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Elementwise, with broadcasting: {opcode.summary}."
-    return op(function)
+    return op(function, name, f"Elementwise, with broadcasting: {opcode.summary}.")
 
 
 add = _binary("add", Opcode.TENSOR_ADD)

@@ -43,9 +43,7 @@ def _reduction(name: str, opcode: Opcode, is_mask: bool = False) -> Callable[...
     def function(x: Tensor, /, axis: Any = None, keepdims: bool = False) -> Tensor:
         return tensor(opcode, x, axes=axes_of(axis), keepdims=flag(keepdims, "keepdims"), is_mask=is_mask)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Over `axis` (an int, several, or all when None): {opcode.summary}."
-    return op(function)
+    return op(function, name, f"Over `axis` (an int, several, or all when None): {opcode.summary}.")
 
 
 sum = _reduction("sum", Opcode.TENSOR_SUM)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hotblock.errors import ShapeError
 from hotblock.shapes.dims import Extent
 from hotblock.shapes.rules.op import Op, Result, Rules, Shape
@@ -21,19 +23,25 @@ def _concat(op: Op) -> Result:
     if not first:
         raise ShapeError("tensors of rank 0 have no axis to join along; stack them")
     axis = op.normal_axis(op.integer("axis"), len(first))
-    total: Extent = 0
+    result = _alike(op, shapes, axis)
+    result[axis] = sum((shape[axis] for shape in shapes if shape is not None), start=0)
+    return [tuple(result)]
+
+
+def _alike(op: Op, shapes: Sequence[Shape | None], but: int | None = None) -> list[Extent]:
+    """The lengths that known shapes have in common; `but` names an axis where they may differ."""
+    first = shapes[0]
+    assert first is not None
     result = list(first)
     for position, shape in enumerate(shapes):
         assert shape is not None
         if len(shape) != len(first):
             raise ShapeError(f"{op.names[position]} has rank {len(shape)}, {op.names[0]} has {len(first)}")
-        for other in range(len(first)):
-            if other != axis:
-                text = f"{op.dim(position, other)} == {op.dim(0, other)}"
-                result[other] = op.equal(shape[other], result[other], text)
-        total = total + shape[axis]
-    result[axis] = total
-    return [tuple(result)]
+        for axis in range(len(first)):
+            if axis != but:
+                text = f"{op.dim(position, axis)} == {op.dim(0, axis)}"
+                result[axis] = op.equal(shape[axis], result[axis], text)
+    return result
 
 
 def _stack(op: Op) -> Result:
@@ -42,14 +50,7 @@ def _stack(op: Op) -> Result:
     if first is None or any(shape is None for shape in shapes):
         return [None]
     axis = op.normal_axis(op.integer("axis"), len(first) + 1)
-    result = list(first)
-    for position, shape in enumerate(shapes):
-        assert shape is not None
-        if len(shape) != len(first):
-            raise ShapeError(f"{op.names[position]} has rank {len(shape)}, {op.names[0]} has {len(first)}")
-        for other in range(len(first)):
-            text = f"{op.dim(position, other)} == {op.dim(0, other)}"
-            result[other] = op.equal(shape[other], result[other], text)
+    result = _alike(op, shapes)
     return [(*result[:axis], len(shapes), *result[axis:])]
 
 
