@@ -261,6 +261,23 @@ def _augmented_in_a_tuple(x):  # type: ignore[no-untyped-def]
     return t
 
 
+def _augmented_in_a_sum(x):  # type: ignore[no-untyped-def]
+    a = [x]
+    t = (a,) * 2
+    a += [x]
+    return t
+
+
+def _augmented_behind_a_branch(x):  # type: ignore[no-untyped-def]
+    a = [x]
+    t = (a,)
+    y = x
+    if y > 0:
+        y = x + 1
+    a += [y]
+    return t
+
+
 def _augmented_item(x):  # type: ignore[no-untyped-def]
     a = [[x], [x]]
     a[0] += [x]
@@ -351,6 +368,8 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (_augmented_alias, "second name"),
     (_augmented_argument, "comes from elsewhere"),
     (_augmented_in_a_tuple, "second name"),
+    (_augmented_in_a_sum, "second name"),
+    (_augmented_behind_a_branch, "second name"),
     (_augmented_item, "build a new container"),
     (_augmented_dict, r"dict\(e\)"),
     (_grows_in_its_loop, "loop over a copy"),

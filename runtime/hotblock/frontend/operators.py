@@ -110,9 +110,13 @@ class Operators(ABC):
         if any(isinstance(x, (Value, Shape, Columns, Record)) for x in plain):
             raise self.builder.error("an operator between a tensor or scalar and another kind of object")
         try:
-            return self.made_here(self.from_python(row.fold(*plain), "the result"))
+            result = row.fold(*plain)
         except (TypeError, ValueError, ArithmeticError) as error:
             raise self.builder.error(str(error)) from None
+        # What a new container holds stays the same objects, so that a second way to one of them is seen.
+        if isinstance(result, (tuple, list, dict)):
+            return self.made_here(result)
+        return self.from_python(result, "the result")
 
     def _fold(self, op: ast.operator, row: _Operator, left: Value, right: Value) -> Value | None:
         a, b = left.constant, right.constant
