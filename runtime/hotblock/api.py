@@ -21,6 +21,19 @@ from hotblock.frontend.trees import flatten_as, restore, unflatten, unflatten_pl
 from hotblock.isa.program import INT64_MAX, INT64_MIN, Program
 from hotblock.isa.program import Function as BytecodeFunction
 from hotblock.isa.verify import verify
+from hotblock.jit import (
+    DEFAULT_THRESHOLD,
+    INFERENCE_THRESHOLD,
+    Compiler,
+    Driver,
+    Explanation,
+    Reason,
+    Report,
+    Settings,
+    choose,
+    explain,
+    report,
+)
 from hotblock.shapes import infer_function
 from hotblock.vm import (
     Code,
@@ -41,7 +54,8 @@ from hotblock.vm import (
 __all__ = ["Constant", "LoadedFunction", "LoadedProgram", "LoadedPython", "Runtime"]
 
 Array = Any
-_COMPILERS = (None, "off")
+_THRESHOLDS = {"default": DEFAULT_THRESHOLD, "inference": INFERENCE_THRESHOLD}
+_CAPACITY = 1024
 _MAX_INFERRED = 20_000  # instructions; larger programs are checked as they run
 
 
@@ -49,21 +63,29 @@ class Runtime:
     """Loads and runs programs on one device.
 
     Safe for threads: calls may run at the same time, each with frames of its own; parameters and the random stream are
-    shared. `compiler`: "off" or None, which is the same as long as there is no compiler: everything is interpreted.
+    shared.
+
+    `compiler`: None compiles in the background if a compiler is installed (the extra `farm`), "embedded" demands one, "off"
+    interprets everything; a `hotblock.jit.Compiler` is used as it is. `preset`: "inference" compiles after 3 entries of
+    a segment, "default" after 8; `hot_threshold` is any other number. `capacity`: how many compiled versions are kept.
+    `deny`: names of functions (or segments, as `report` has them) that are never compiled.
     """
 
     def __init__(
         self,
         device: str = "cpu",
-        compiler: str | None = None,
+        compiler: str | Compiler | None = None,
         *,
+        preset: str = "default",
+        hot_threshold: int | None = None,
+        capacity: int = _CAPACITY,
+        deny: Sequence[str] = (),
         limits: Limits | None = None,
         instrument: Instrument | None = None,
     ) -> None:
         if device != "cpu":
             raise HotblockError(f"no device {device!r}; this version has 'cpu'", reason="device")
-        if compiler not in _COMPILERS:
-            raise HotblockError(f"no compiler {compiler!r}; this version has 'off'", reason="compiler")
+        settings = _settings(preset, hot_threshold, capacity, deny)
         self._device: Device = CpuDevice()
         if not (limits is None or isinstance(limits, Limits)):
             raise HotblockError(f"limits is an hb.Limits, not {limits!r:.60}")
@@ -73,7 +95,38 @@ class Runtime:
         self._random = RandomStream()
         self._instrument = instrument
         self._maker = StepMaker(self._device, self._layouts, self._params, self._random, allocate, _print)
+        chosen, off = choose(compiler) if instrument is None else (None, Reason.DISABLED)
+        self._compiler = chosen
+        self._driver = Driver(chosen, settings, self._params, self._layouts, off)
         self._closed = False
+
+    # ---- compiling
+
+    @property
+    def jit_enabled(self) -> bool:
+        """Whether segments are compiled and compiled code is run. Set it at any time, from any thread."""
+        return self._driver.enabled
+
+    @jit_enabled.setter
+    def jit_enabled(self, on: bool) -> None:
+        self._demand_open()
+        self._driver.switch(on)
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until no compile is requested or under way; whether that was so within `timeout` seconds."""
+        return self._driver.wait_idle(timeout)
+
+    def report(self) -> Report:
+        """What has been compiled, and why the rest was not. Prints as a table; `to_dict()` gives plain values."""
+        return report(self._driver, self._compiler.name if self._compiler is not None else "off")
+
+    def explain(self, segment: str) -> Explanation:
+        """Everything about a segment, by the name that the report gives it or by its function. Raises NotFoundError."""
+        found = explain(self._driver, segment)
+        if found is None:
+            names = ", ".join(unit.name for unit in self._driver.all_units()) or "none yet: load a program first"
+            raise NotFoundError(f"no segment {segment!r}; there is {names}")
+        return found
 
     # ---- loading
 
@@ -98,7 +151,8 @@ class Runtime:
         # Other functions are checked as they run: a program is not useless because one of them is.
         if entry is not None and sum(len(block.instructions) for block in entry.blocks) <= _MAX_INFERRED:
             infer_function(program, entry.name)
-        return load_program(program, self._maker, self._instrument)
+        entries = self._driver.entries if self._compiler is not None else None
+        return load_program(program, self._maker, self._instrument, entries)
 
     # ---- values
 
@@ -160,7 +214,9 @@ class Runtime:
         return [value.array if isinstance(value, TensorValue) else value for value in results]
 
     def close(self) -> None:
-        """Release the parameters. Calls afterwards raise; closing twice does nothing."""
+        """Release the parameters and stop the compiler. Calls afterwards raise; closing twice does nothing."""
+        if not self._closed:
+            self._driver.close()
         self._closed = True
         self._params.clear()
 
@@ -265,6 +321,18 @@ class LoadedPython:
 
     def __repr__(self) -> str:
         return f"<hotblock function {self.function.__name__}>"
+
+
+def _settings(preset: str, threshold: int | None, capacity: int, deny: Sequence[str]) -> Settings:
+    if preset not in _THRESHOLDS:
+        raise HotblockError(f"no preset {preset!r}; there is {', '.join(_THRESHOLDS)}", reason="preset")
+    threshold = _THRESHOLDS[preset] if threshold is None else threshold
+    for name, value in (("hot_threshold", threshold), ("capacity", capacity)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise HotblockError(f"{name} is an int of at least 1, not {value!r:.60}", reason=name)
+    if isinstance(deny, str) or not all(isinstance(name, str) for name in deny):
+        raise HotblockError(f"deny is a list of names, not {deny!r:.60}", reason="deny")
+    return Settings(threshold, capacity, frozenset(deny))
 
 
 def _parameter_names(function: BytecodeFunction) -> list[str]:

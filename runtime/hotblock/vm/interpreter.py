@@ -15,7 +15,7 @@ from hotblock.isa.dis import format_instruction
 from hotblock.isa.table import Opcode
 from hotblock.shapes import CheckedFacts, infer_op, with_operands
 from hotblock.vm.arguments import check_arguments
-from hotblock.vm.code import Code, Exit, Node
+from hotblock.vm.code import Code, Exit, Node, Watch
 from hotblock.vm.limits import Limits
 from hotblock.vm.steps import Registers, Step
 from hotblock.vm.values import TensorValue, value_type
@@ -39,6 +39,7 @@ class Context:
     outside: frozenset[int] = frozenset()  # buffers of the arguments, which the caller has made
     unmeasured: int = 0
     slots: int = 0
+    checked: bool = False  # whether new code has been compared with the interpreter in this call
 
 
 def allocate(regs: Registers, size: int) -> None:
@@ -95,9 +96,14 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
     step: Step | None = None
     try:
         while True:
-            for step in node.steps:
-                step(regs)
-            step = None
+            entry = node.entry
+            watch: bool | Watch = False if entry is None else entry.enter(regs)
+            if watch is not True:
+                for step in node.steps:
+                    step(regs)
+                step = None
+                if watch is not False:
+                    watch.interpreted(regs)
             budget -= node.cost
             if budget < 0:
                 raise ResourceError(
@@ -197,8 +203,9 @@ def _explain(error: TypeError, code: Code, node: Node, step: Step | None, regs: 
 
 
 def _location(code: Code, node: Node, step: Step | None) -> Location:
-    # Without a step it is the exit, which stands behind the steps that are instructions.
-    position = node.cost - 1 if step is None else node.steps.index(step)
-    instruction = node.exit_instruction if step is None else node.instructions[position]
-    text = "" if instruction is None else format_instruction(code.function, instruction)
-    return Location(code.function.name, text, code.function.debug.source(node.block, node.position + position))
+    origin = node.origin(step)
+    if origin is None:
+        return Location(code.function.name)
+    function = origin.function
+    text = format_instruction(function, origin.instruction)
+    return Location(function.name, text, function.debug.source(origin.block, origin.position))

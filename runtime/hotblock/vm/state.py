@@ -59,7 +59,7 @@ class Parameters(MutableMapping[str, Array]):
             raise DTypeError(f"a {type(value).__name__}; pass an array or a number", reason="argument")
         copy.flags.writeable = False
         view = copy.view()  # of a read-only array: its flag cannot be set back
-        return TensorValue(view, self._layouts.of(view))
+        return TensorValue(view, self._layouts.constant(view))
 
     def __getitem__(self, name: str) -> Array:
         return self.load(name).array

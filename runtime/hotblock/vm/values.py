@@ -12,14 +12,19 @@ from hotblock.shapes import ScalarKind, ScalarType, TensorType, ValueType, conti
 __all__ = ["Layout", "LayoutTable", "TensorValue", "value_type"]
 
 Array = Any
+_Key = tuple[tuple[int, ...], tuple[int, ...], Any, bool]
 
 
 class Layout:
-    """Shape, strides and dtype of a tensor. One object a layout, so that comparing and hashing is by identity."""
+    """Shape, strides and dtype of a tensor. One object a layout, so that comparing and hashing is by identity.
 
-    __slots__ = ("contiguous", "dtype", "elements", "shape", "size", "strides", "type")
+    `constant` tells tensors that never change (parameters, handles of `rt.constant`) from the rest: compiled code may keep
+    them in another form."""
 
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> None:
+    __slots__ = ("constant", "contiguous", "dtype", "elements", "shape", "size", "strides", "type")
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, constant: bool = False) -> None:
+        self.constant = constant
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
@@ -38,34 +43,46 @@ class LayoutTable:
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         self._capacity = capacity
-        self._layouts: dict[tuple[tuple[int, ...], tuple[int, ...], Any], Layout] = {}
+        self._layouts: dict[_Key, Layout] = {}
+
+    def constant(self, array: Array) -> Layout:
+        """The layout of an array that will never change. Raises DTypeError as `of` does."""
+        key = (array.shape, array.strides, array.dtype, True)
+        layout = self._layouts.get(key)
+        return self._add(key, dtype_of(array.dtype)) if layout is None else layout
 
     def of(self, array: Array) -> Layout:
         """The layout of an array. Raises DTypeError for a dtype that hotblock does not have."""
-        key = (array.shape, array.strides, array.dtype)
+        key = (array.shape, array.strides, array.dtype, False)
         layout = self._layouts.get(key)
         return self._add(key, dtype_of(array.dtype)) if layout is None else layout
 
     def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Layout:
         """The layout of a new tensor: C-contiguous."""
-        key = (shape, contiguous_strides(shape, dtype.itemsize), NUMPY_DTYPES[dtype])
+        key = (shape, contiguous_strides(shape, dtype.itemsize), NUMPY_DTYPES[dtype], False)
         layout = self._layouts.get(key)
         return self._add(key, dtype) if layout is None else layout
 
-    def _add(self, key: tuple[tuple[int, ...], tuple[int, ...], Any], dtype: DType) -> Layout:
+    def _add(self, key: _Key, dtype: DType) -> Layout:
         if len(self._layouts) >= self._capacity:
             self._layouts = {}
-        return self._layouts.setdefault(key, Layout(key[0], key[1], dtype))
+        return self._layouts.setdefault(key, Layout(key[0], key[1], dtype, key[3]))
 
 
 class TensorValue:
-    """A tensor in a register. Not a number: comparing or testing it raises TypeError instead of giving nonsense."""
+    """A tensor in a register. Not a number: comparing or testing it raises TypeError instead of giving nonsense.
 
-    __slots__ = ("array", "layout")
+    `address` is where its first element is, 0 until somebody asks a device; `packs` are other forms of a constant,
+    by name, which live as long as it does.
+    """
 
-    def __init__(self, array: Array, layout: Layout) -> None:
+    __slots__ = ("address", "array", "layout", "packs")
+
+    def __init__(self, array: Array, layout: Layout, address: int = 0) -> None:
         self.array = array
         self.layout = layout
+        self.address = address
+        self.packs: dict[str, Array] | None = None
 
     def __bool__(self) -> bool:
         raise TypeError("a tensor is no host bool")

@@ -159,4 +159,5 @@ class Op:
             self.facts.require(ConstraintKind.BROADCAST, a, b, f"{a_name} broadcasts with {b_name}")
             return a if isinstance(a, int) else b
         self.facts.require(ConstraintKind.BROADCAST, a, b, f"{a_name} broadcasts with {b_name}")
-        return self.facts.fresh(f"broadcast({a}, {b})")
+        a, b = self.facts.resolve(a), self.facts.resolve(b)
+        return a if a == b else self.facts.fresh(f"broadcast({a}, {b})")

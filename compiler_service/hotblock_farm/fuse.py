@@ -1,0 +1,387 @@
+"""Groups: which nodes of a graph become one kernel.
+
+A group has a domain, the lengths of its loops. Each member has a map: which loop each of its axes follows. Elementwise nodes
+and reductions share a group when their maps agree, so that a whole softmax or layer_norm is one kernel with its neighbours
+("stitching"); a contraction takes the elementwise nodes behind it as its epilogue. Views are never members: a reader looks
+through them. Nodes over host scalars alone are evaluated where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from hotblock.shapes.dims import Extent
+from hotblock_farm.graph import Graph, Node, Op
+
+__all__ = ["AxisMap", "Fusion", "Group", "GroupKind", "fuse"]
+
+_MAX_EPILOGUE: Final = 24
+"""Elementwise nodes behind a contraction; their code stands in its innermost loops."""
+
+AxisMap = tuple[int | None, ...]
+"""For each axis of a value the loop it follows; None where the length is 1 or it is broadcast."""
+
+
+class GroupKind(Enum):
+    LOOP = "loop"
+    CONTRACTION = "contraction"
+    ATTENTION = "attention"
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One kernel. `members` are in an order in which operands come first."""
+
+    kind: GroupKind
+    domain: tuple[Extent, ...]
+    members: list[int] = field(default_factory=list)
+    maps: dict[int, AxisMap] = field(default_factory=dict)
+    reduced: frozenset[int] = frozenset()  # loops that reductions of the group run over
+
+    def covers(self, number: int) -> frozenset[int]:
+        """The loops that a member depends on."""
+        return frozenset(axis for axis in self.maps[number] if axis is not None)
+
+
+@dataclass(slots=True)
+class Fusion:
+    """Groups in an order in which they can run, and the nodes that must be in memory."""
+
+    graph: Graph
+    groups: list[Group]
+    stored: frozenset[int]
+    uniform: frozenset[int]  # nodes over host scalars alone
+
+    def __str__(self) -> str:
+        lines = []
+        for number, group in enumerate(self.groups):
+            domain = ", ".join(map(str, group.domain))
+            over = f" over {sorted(group.reduced)}" if group.reduced else ""
+            lines.append(f"group {number}: {group.kind.value} [{domain}]{over}")
+            for member in group.members:
+                mark = " *" if member in self.stored else ""
+                lines.append(f"  {self.graph[member]}{mark}")
+        return "\n".join(lines) + "\n"
+
+
+def fuse(graph: Graph) -> Fusion:
+    """The groups of a graph."""
+    return _Fuser(graph).run()
+
+
+def resolve_views(graph: Graph, number: int, axes: AxisMap) -> tuple[int, AxisMap] | None:
+    """The value behind plain views, and the map with which it is read; None behind another view."""
+    node = graph[number]
+    while node.op is Op.VIEW:
+        view = node.attr
+        if not view.is_plain:  # type: ignore[attr-defined]
+            return None
+        base = graph[node.operands[0]]
+        through: list[int | None] = [None] * len(base.shape)
+        for axis, source in zip(axes, view.axes, strict=True):  # type: ignore[attr-defined]
+            if source is not None:
+                through[source] = axis
+        node, axes = base, tuple(through)
+    return node.number, axes
+
+
+class _Fuser:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.group_of: dict[int, Group] = {}
+        self.groups: list[Group] = []
+        self.uniform: set[int] = set()
+
+    def run(self) -> Fusion:
+        for node in self.graph.nodes:
+            if node.is_leaf:
+                if node.op is not Op.INPUT:
+                    self.uniform.add(node.number)
+            elif node.is_elementwise and node.shape == () and node.operands and self._is_uniform(node):
+                self.uniform.add(node.number)
+            elif not node.is_view and node.op is not Op.INDEX:
+                self._place(node)
+        stored = self._stored()
+        return Fusion(self.graph, self._ordered(), stored, frozenset(self.uniform))
+
+    def _is_uniform(self, node: Node) -> bool:
+        return all(operand in self.uniform for operand in node.operands) and node.number not in self.graph.outputs
+
+    # ---- placing a node
+
+    def _place(self, node: Node) -> None:
+        if node.op is Op.ATTENTION:
+            self._open(GroupKind.ATTENTION, node, node.shape)
+        elif node.op is Op.MATMUL:
+            self._open(GroupKind.CONTRACTION, node, node.shape)
+        else:
+            for group in self._candidates(node):
+                if self._join(group, node):
+                    break
+            else:
+                domain = self.graph[node.operands[0]].shape if node.is_reduction else node.shape
+                group = self._open(GroupKind.LOOP, node, domain)
+                if node.is_reduction:
+                    axes: tuple[int, ...] = node.attr  # type: ignore[assignment]
+                    group.reduced = frozenset(axis for axis in axes if domain[axis] != 1)
+            self._merge_producers(node)
+
+    def _open(self, kind: GroupKind, node: Node, domain: tuple[Extent, ...]) -> Group:
+        group = Group(kind, domain)
+        self.groups.append(group)
+        axes = tuple(range(len(domain)))
+        if node.is_reduction:
+            reduced: tuple[int, ...] = node.attr  # type: ignore[assignment]
+            axes = tuple(None if axis in reduced else axis for axis in axes)  # type: ignore[misc]
+        self._admit(group, node, axes)
+        return group
+
+    def _admit(self, group: Group, node: Node, axes: AxisMap) -> None:
+        group.members.append(node.number)
+        group.maps[node.number] = _without_units(axes, node.shape)
+        self.group_of[node.number] = group
+
+    def _candidates(self, node: Node) -> list[Group]:
+        """Groups of the operands, the latest first."""
+        found: list[Group] = []
+        for operand in node.operands:
+            base = self._base(operand)
+            if base in self.group_of and self.group_of[base] not in found:
+                found.append(self.group_of[base])
+        return sorted(found, key=self.groups.index, reverse=True)
+
+    def _base(self, number: int) -> int:
+        node = self.graph[number]
+        while node.is_view:
+            node = self.graph[node.operands[0]]
+        return node.number
+
+    def _join(self, group: Group, node: Node) -> bool:
+        graph = self.graph
+        if group.kind is GroupKind.ATTENTION or (group.kind is GroupKind.CONTRACTION and not _is_epilogue(graph, node)):
+            return False
+        if node.op is Op.TAKE or any(self._depends(operand, group) for operand in node.operands):
+            return False
+        axes = self._axes_in(group, node)
+        if axes is None or not self._reads_agree(group, node, axes):
+            return False
+        result, reduced = axes, group.reduced
+        if node.is_reduction:
+            over: tuple[int, ...] = node.attr  # type: ignore[assignment]
+            now = frozenset(axes[axis] for axis in over if axes[axis] is not None)
+            if now and group.reduced and now != group.reduced:
+                return False
+            reduced = frozenset(axis for axis in now if axis is not None) or group.reduced
+            result = tuple(None if axis in over else loop for axis, loop in enumerate(axes))
+        covered = frozenset(axis for axis in result if axis is not None)
+        if not _fits(group, covered, reduced):
+            return False
+        in_order = all(loop in (None, axis) for axis, loop in enumerate(result)) and len(result) == len(group.domain)
+        if group.kind is GroupKind.CONTRACTION and not (in_order and len(group.members) < _MAX_EPILOGUE):
+            return False
+        group.reduced = reduced
+        self._admit(group, node, result)
+        return True
+
+    def _depends(self, operand: int, group: Group) -> bool:
+        """Whether a value from outside the group needs something of it."""
+        base = self._base(operand)
+        other = self.group_of.get(base)
+        if other is None:
+            return False
+        if other is group:
+            # Read through something that is not an index map: it has to be in memory first.
+            return not self._reads_directly(operand)
+        return group in self._ancestors(other)
+
+    def _reads_directly(self, operand: int) -> bool:
+        node = self.graph[operand]
+        while node.is_view:
+            if node.op is Op.RESHAPE or not node.attr.is_plain:  # type: ignore[attr-defined]
+                return False
+            node = self.graph[node.operands[0]]
+        return True
+
+    def _ancestors(self, group: Group) -> set[Group]:
+        """Every group that must run before this one."""
+        seen: set[Group] = set()
+        work = [group]
+        while work:
+            for before in self._before(work.pop()):
+                if before not in seen:
+                    seen.add(before)
+                    work.append(before)
+        return seen
+
+    def _before(self, group: Group) -> Iterator[Group]:
+        for member in group.members:
+            for operand in self.graph[member].operands:
+                other = self.group_of.get(self._base(operand))
+                if other is not None and other is not group:
+                    yield other
+
+    def _axes_in(self, group: Group, node: Node) -> AxisMap | None:
+        """The map of a node's operand space (for elementwise nodes: of the node) in a group, or None."""
+        shape = self.graph[node.operands[0]].shape if node.is_reduction else node.shape
+        axes: list[int | None] = [None] * len(shape)
+        for operand in node.operands:
+            base = self._base(operand)
+            if self.group_of.get(base) is not group:
+                continue
+            seen = self._map_seen(group, operand)
+            if seen is None:
+                return None
+            own = self.graph[operand].shape
+            for back in range(1, len(own) + 1):
+                loop = seen[-back]
+                if loop is None or own[-back] != shape[-back]:
+                    if loop is not None and own[-back] == 1:
+                        continue
+                    if loop is not None:
+                        return None
+                    continue
+                if axes[-back] not in (None, loop):
+                    return None
+                axes[-back] = loop
+        used = {axis for axis in axes if axis is not None}
+        if len(used) != sum(axis is not None for axis in axes):
+            return None
+        for position, extent in enumerate(shape):
+            if axes[position] is None and extent != 1:
+                free = [a for a, length in enumerate(group.domain) if a not in used and length == extent]
+                if not free:
+                    return None
+                axes[position] = free[0]
+                used.add(free[0])
+        return tuple(axes)
+
+    def _map_seen(self, group: Group, operand: int) -> AxisMap | None:
+        """The map of a member of the group as it looks through the views of an operand."""
+        node = self.graph[operand]
+        if not node.is_view:
+            return group.maps[operand]
+        if node.op is Op.RESHAPE or not node.attr.is_plain:  # type: ignore[attr-defined]
+            return None
+        inner = self._map_seen(group, node.operands[0])
+        if inner is None:
+            return None
+        return tuple(None if source is None else inner[source] for source in node.attr.axes)  # type: ignore[attr-defined]
+
+    def _reads_agree(self, group: Group, node: Node, axes: AxisMap) -> bool:
+        """Whether each operand of the group would be read with the map that it has."""
+        shape = self.graph[node.operands[0]].shape if node.is_reduction else node.shape
+        for operand in node.operands:
+            if self.group_of.get(self._base(operand)) is not group:
+                continue
+            own = self.graph[operand].shape
+            wanted = tuple(
+                axes[len(shape) - len(own) + i] if own[i] == shape[len(shape) - len(own) + i] and own[i] != 1 else None
+                for i in range(len(own))
+            )
+            resolved = resolve_views(self.graph, operand, wanted)
+            if resolved is None or group.maps[resolved[0]] != _without_units(
+                resolved[1], self.graph[resolved[0]].shape
+            ):
+                return False
+        return True
+
+    # ---- merging
+
+    def _merge_producers(self, node: Node) -> None:
+        """Take in the groups of operands that have the same loops and do not depend on each other."""
+        group = self.group_of[node.number]
+        if group.kind is not GroupKind.LOOP or group.reduced:
+            return
+        for other in self._candidates(node):
+            mergeable = other is not group and other.kind is GroupKind.LOOP and other.domain == group.domain
+            if not mergeable or (other.reduced and group.reduced):
+                continue
+            operands = [o for o in node.operands if self.group_of.get(self._base(o)) is other]
+            if not all(self._reads_directly(operand) for operand in operands):
+                continue
+            if group in self._ancestors(other) or self._reaches_around(other, group):
+                continue
+            self._merge(other, group, node)
+
+    def _reaches_around(self, start: Group, end: Group) -> bool:
+        """Whether a path leads from one group to another through a third."""
+        return any(start in self._ancestors(before) for before in set(self._before(end)) if before is not start)
+
+    def _merge(self, into: Group, group: Group, node: Node) -> None:
+        # The merged members must be read with the maps that they have; try one by one on a copy.
+        saved = (list(into.members), dict(into.maps), into.reduced)
+        for member in group.members:
+            self.group_of[member] = into
+        order = sorted(group.members)
+        for member in order:
+            item = self.graph[member]
+            axes = group.maps[member]
+            covered = frozenset(axis for axis in axes if axis is not None)
+            fits = _fits(into, covered, into.reduced)
+            into.members.append(member)
+            into.maps[member] = axes
+            if not fits or not self._reads_agree(into, item, axes):
+                into.members, into.maps, into.reduced = saved[0], saved[1], saved[2]
+                for undone in group.members:
+                    self.group_of[undone] = group
+                return
+        into.members.sort()
+        self.groups.remove(group)
+
+    # ---- what is left
+
+    def _stored(self) -> frozenset[int]:
+        stored = {output for output in self.graph.outputs if output in self.group_of}
+        for node in self.graph.nodes:
+            if node.is_view:
+                continue
+            group = self.group_of.get(node.number)
+            for operand in node.operands:
+                base = self._base(operand)
+                if base in self.group_of and (
+                    self.group_of[base] is not group or node.op in (Op.MATMUL, Op.ATTENTION, Op.TAKE)
+                ):
+                    stored.add(base)
+        return frozenset(stored)
+
+    def _ordered(self) -> list[Group]:
+        done: dict[Group, None] = {}
+
+        def visit(group: Group) -> None:
+            stack: list[tuple[Group, Iterator[Group]]] = [(group, iter(list(self._before(group))))]
+            while stack:
+                current, before = stack[-1]
+                for other in before:
+                    if other not in done and all(other is not waiting for waiting, _ in stack):
+                        stack.append((other, iter(list(self._before(other)))))
+                        break
+                else:
+                    done.setdefault(current)
+                    stack.pop()
+
+        for group in self.groups:
+            if group not in done:
+                visit(group)
+        for group in done:
+            group.members.sort()
+        return list(done)
+
+
+def _is_epilogue(graph: Graph, node: Node) -> bool:
+    """Whether a node is worth computing where a contraction ends: a widened copy is cheaper made by its reader."""
+    widens = node.op is Op.CAST and node.dtype.bits > graph[node.operands[0]].dtype.bits
+    return node.is_elementwise and not widens
+
+
+def _fits(group: Group, covered: frozenset[int], reduced: frozenset[int]) -> bool:
+    """Whether a member that follows these loops is computed once a row: it follows every loop around the rows, and all
+    or none of those within."""
+    loops = frozenset(axis for axis, extent in enumerate(group.domain) if extent != 1)
+    return covered >= loops - reduced and (not covered & reduced or covered >= reduced & loops)
+
+
+def _without_units(axes: AxisMap, shape: tuple[Extent, ...]) -> AxisMap:
+    return tuple(None if extent == 1 else axis for axis, extent in zip(axes, shape, strict=True))

@@ -1,0 +1,604 @@
+"""From the bytecode of a segment and the types of its values to a graph of primitives.
+
+An instruction that has no translation is refused by its position; the runtime then cuts the segment around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from hotblock.isa.dtypes import DType
+from hotblock.isa.program import Instruction
+from hotblock.isa.segment import Segment
+from hotblock.isa.table import FusionKind, Opcode
+from hotblock.shapes.classes import Analysis, ShapeClass
+from hotblock.shapes.dims import Extent, product
+from hotblock.shapes.promotion import promote_values
+from hotblock.shapes.types import ScalarKind, ScalarType, TensorType, ValueType
+from hotblock_farm.errors import RefusedError
+from hotblock_farm.graph import COMPARISONS, Graph, Op, ViewMap
+from hotblock_farm.memory import locate, reshaped
+
+__all__ = ["build_graph"]
+
+Shape = tuple[Extent, ...]
+
+_SCALAR_DTYPES: Final = {
+    ScalarKind.BOOL: DType.BOOL,
+    ScalarKind.INT: DType.INT64,
+    ScalarKind.FLOAT: DType.FLOAT64,
+}
+"""How the runtime hands a host scalar over."""
+
+_SIMPLE: Final = {
+    Opcode.TENSOR_ADD: Op.ADD,
+    Opcode.TENSOR_SUB: Op.SUB,
+    Opcode.TENSOR_MUL: Op.MUL,
+    Opcode.TENSOR_DIV: Op.DIV,
+    Opcode.TENSOR_MAXIMUM: Op.MAXIMUM,
+    Opcode.TENSOR_MINIMUM: Op.MINIMUM,
+    Opcode.TENSOR_LT: Op.LT,
+    Opcode.TENSOR_LE: Op.LE,
+    Opcode.TENSOR_GT: Op.GT,
+    Opcode.TENSOR_GE: Op.GE,
+    Opcode.TENSOR_EQ: Op.EQ,
+    Opcode.TENSOR_NE: Op.NE,
+    Opcode.TENSOR_LOGICAL_AND: Op.AND,
+    Opcode.TENSOR_LOGICAL_OR: Op.OR,
+    Opcode.TENSOR_LOGICAL_XOR: Op.XOR,
+    Opcode.TENSOR_LOGICAL_NOT: Op.NOT,
+    Opcode.TENSOR_BIT_AND: Op.AND,
+    Opcode.TENSOR_BIT_OR: Op.OR,
+    Opcode.TENSOR_BIT_XOR: Op.XOR,
+    Opcode.TENSOR_BIT_NOT: Op.NOT,
+    Opcode.TENSOR_NEG: Op.NEG,
+    Opcode.TENSOR_ABS: Op.ABS,
+    Opcode.TENSOR_SIGN: Op.SIGN,
+    Opcode.TENSOR_SQRT: Op.SQRT,
+    Opcode.TENSOR_EXP: Op.EXP,
+    Opcode.TENSOR_LOG: Op.LOG,
+    Opcode.TENSOR_TANH: Op.TANH,
+    Opcode.TENSOR_ERF: Op.ERF,
+    Opcode.TENSOR_SIGMOID: Op.SIGMOID,
+    Opcode.TENSOR_SIN: Op.SIN,
+    Opcode.TENSOR_COS: Op.COS,
+    Opcode.TENSOR_POW: Op.POW,
+}
+_INTEGER_ONLY: Final = {
+    Opcode.TENSOR_FLOORDIV: Op.FLOORDIV,
+    Opcode.TENSOR_MOD: Op.MOD,
+    Opcode.TENSOR_SHL: Op.SHL,
+    Opcode.TENSOR_SHR: Op.SHR,
+}
+_ROUNDINGS: Final = {
+    Opcode.TENSOR_FLOOR: Op.FLOOR,
+    Opcode.TENSOR_CEIL: Op.CEIL,
+    Opcode.TENSOR_ROUND: Op.ROUND,
+    Opcode.TENSOR_TRUNC: Op.TRUNC,
+}
+
+
+def wide(dtype: DType) -> DType:
+    """The dtype in which elements of a float dtype are computed."""
+    return DType.FLOAT32 if dtype.is_float and dtype.bits == 16 else dtype
+
+
+def build_graph(segment: Segment, shape_class: ShapeClass, analysis: Analysis) -> Graph:
+    """The graph of a segment. Raises RefusedError naming every instruction that has no translation."""
+    return _Importer(segment, shape_class, analysis).run()
+
+
+class _Importer:
+    def __init__(self, segment: Segment, shape_class: ShapeClass, analysis: Analysis) -> None:
+        self.segment = segment
+        self.shape_class = shape_class
+        self.types = analysis.types
+        self.unstated = analysis.unstated
+        self.graph = Graph()
+        self.values: list[int] = []  # value of the segment -> node
+        self.position = -1
+
+    def run(self) -> Graph:
+        for number in range(self.segment.inputs):
+            self.values.append(self._leaf(number, self.types[number]))
+        refused: dict[int, str] = {}
+        for position, ins in enumerate(self.segment.instructions):
+            self.position = position
+            try:
+                if position in self.unstated:
+                    raise RefusedError(f"{ins.opcode.mnemonic}: a length that only a host scalar tells")
+                self.values += self._instruction(ins)
+            except RefusedError as error:
+                refused[position] = str(error)
+                for value in ins.results:
+                    self.values.append(self._leaf(value, self.types[value]))
+        if refused:
+            raise RefusedError("; ".join(dict.fromkeys(refused.values())), frozenset(refused))
+        for value in self.segment.outputs:
+            self.graph.outputs.append(self._output(value))
+        return self.graph.pruned()
+
+    def _leaf(self, number: int, type_: ValueType) -> int:
+        if isinstance(type_, TensorType) and type_.dtype is not None and type_.shape is not None:
+            return self.graph.add(Op.INPUT, (), type_.dtype, type_.shape, number)
+        if isinstance(type_, ScalarType):
+            return self.graph.add(Op.SCALAR, (), _SCALAR_DTYPES[type_.kind], (), number)
+        raise RefusedError("a value of unknown type")
+
+    def _output(self, value: int) -> int:
+        """A value that leaves is memory of its own, unless it is a host scalar."""
+        node = self.graph[self.values[value]]
+        if node.op is Op.SCALAR and isinstance(self.types[value], ScalarType):
+            return node.number
+        if node.is_leaf or node.is_view or node.number in self.graph.outputs:
+            # The attribute keeps two copies of one value apart.
+            return self._add(Op.COPY, (node.number,), node.dtype, node.shape, len(self.graph.outputs))
+        return node.number
+
+    # ---- making nodes
+
+    def _add(self, op: Op, operands: tuple[int, ...], dtype: DType, shape: Shape, attr: object = None) -> int:
+        return self.graph.add(op, operands, dtype, shape, attr, self.position)
+
+    def _map(self, op: Op, *operands: int, shape: Shape | None = None) -> int:
+        """An elementwise node over operands of one dtype, shaped as `shape` or as the first operand."""
+        first = self.graph[operands[-1]]
+        dtype = DType.BOOL if op in COMPARISONS else first.dtype
+        return self._add(op, operands, dtype, self.graph[operands[0]].shape if shape is None else shape)
+
+    def _const(self, value: float, dtype: DType) -> int:
+        return self._add(Op.CONST, (), dtype, (), float(value) if dtype.is_float else int(value))
+
+    def _cast(self, node: int, dtype: DType) -> int:
+        value = self.graph[node]
+        if value.dtype is dtype:
+            return node
+        return self._add(Op.CAST, (node,), dtype, value.shape)
+
+    def _operand(self, value: int, element: DType) -> int:
+        """An operand beside others: rounded to the promoted dtype, then widened to the one that is computed in."""
+        return self._cast(self._element(value, element), wide(element))
+
+    def _element(self, value: int, dtype: DType) -> int:
+        """A value as `dtype`; a host int must fit."""
+        node, type_ = self.values[value], self.types[value]
+        if not isinstance(type_, ScalarType) or type_.kind is not ScalarKind.INT:
+            return self._cast(node, dtype)
+        known = self.graph[node]
+        if known.op is Op.CONST and isinstance(known.attr, int):
+            low, high = (-(1 << 11), 1 << 11) if dtype.is_float else dtype.int_range
+            if low <= known.attr <= high and dtype.bits > 16:
+                return self._const(known.attr, dtype)
+        return self._add(Op.FIT, (node,), dtype, ())
+
+    def _tensor(self, value: int, dtype: DType) -> int:
+        """An operand of an op that takes tensors: a host scalar is one of its default dtype."""
+        type_ = self.types[value]
+        node = self.values[value]
+        if isinstance(type_, ScalarType):
+            node = self._cast(node, type_.kind.default_dtype)
+        return self._cast(node, dtype)
+
+    def _type(self, value: int) -> TensorType:
+        type_ = self.types[value]
+        if not isinstance(type_, TensorType) or type_.dtype is None or type_.shape is None:
+            raise RefusedError("a result of unknown type")
+        return type_
+
+    # ---- instructions
+
+    def _instruction(self, ins: Instruction) -> list[int]:
+        if ins.opcode is Opcode.ASSERT_EQ:
+            return []
+        first = self.types[ins.results[0]]
+        if ins.opcode is Opcode.LOAD_CONST:
+            value = ins.attr("value")
+            assert isinstance(first, ScalarType) and isinstance(value, (int, float))
+            return [self._const(value, _SCALAR_DTYPES[first.kind])]
+        if isinstance(first, ScalarType):
+            # Host scalars are evaluated by the runtime: also what a tensor op makes of scalars alone.
+            return [self._leaf(ins.results[0], first)]
+        if ins.opcode.fusion is FusionKind.VIEW:
+            return self._view(ins)
+        handler = _HANDLERS.get(ins.opcode)
+        if handler is None:
+            raise RefusedError(f"{ins.opcode.mnemonic} has no translation")
+        result = self._type(ins.results[0])
+        assert result.dtype is not None and result.shape is not None
+        return [handler(self, ins, result.dtype, result.shape)]
+
+    def _elementwise(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        opcode = ins.opcode
+        element = dtype
+        if dtype is DType.BOOL:
+            promoted = promote_values([self.types[value] for value in ins.operands])
+            assert promoted is not None
+            element = promoted.default_dtype if isinstance(promoted, ScalarKind) else promoted
+        operands = tuple(self._operand(value, element) for value in ins.operands)
+        computed = wide(element)
+        if opcode in _ROUNDINGS:
+            op = _ROUNDINGS[opcode] if computed.is_float else Op.COPY
+        elif opcode in _INTEGER_ONLY:
+            if computed.is_float or (opcode is Opcode.TENSOR_SHL and computed is DType.BOOL):
+                raise RefusedError(f"{opcode.mnemonic} of floats has no translation")
+            op = _INTEGER_ONLY[opcode]
+        elif opcode in (Opcode.TENSOR_ISNAN, Opcode.TENSOR_ISINF, Opcode.TENSOR_ISFINITE):
+            return self._predicate(opcode, operands[0], shape)
+        elif opcode is Opcode.TENSOR_RELU:
+            # Adding +0 turns -0 into +0.
+            zero = self._const(0, computed)
+            larger = self._map(Op.MAXIMUM, operands[0], zero, shape=shape)
+            return self._cast(self._map(Op.ADD, larger, zero, shape=shape) if computed.is_float else larger, dtype)
+        elif opcode is Opcode.TENSOR_RSQRT:
+            root = self._map(Op.SQRT, operands[0])
+            return self._cast(self._map(Op.DIV, self._const(1, computed), root, shape=shape), dtype)
+        elif opcode is Opcode.TENSOR_CLAMP:
+            low = self._map(Op.MAXIMUM, operands[0], operands[1], shape=shape)
+            return self._cast(self._map(Op.MINIMUM, low, operands[2], shape=shape), dtype)
+        else:
+            op = _SIMPLE[opcode]
+        if op is Op.POW and not computed.is_float:
+            raise RefusedError("tensor.pow of integers has no translation")
+        return self._cast(self._map(op, *operands, shape=shape), dtype)
+
+    def _predicate(self, opcode: Opcode, x: int, shape: Shape) -> int:
+        if not self.graph[x].dtype.is_float:
+            return self._fill(self._const(opcode is Opcode.TENSOR_ISFINITE, DType.BOOL), shape)
+        if opcode is Opcode.TENSOR_ISNAN:
+            return self._map(Op.ISNAN, x)
+        infinite = self._map(Op.ISINF, x)
+        if opcode is Opcode.TENSOR_ISINF:
+            return infinite
+        return self._map(Op.NOT, self._map(Op.OR, infinite, self._map(Op.ISNAN, x)))
+
+    def _fill(self, scalar: int, shape: Shape) -> int:
+        """A scalar at every place of a new tensor."""
+        return self._add(Op.COPY, (scalar,), self.graph[scalar].dtype, shape)
+
+    def _where(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        a, b = (self._element(value, dtype) for value in ins.operands[1:])
+        return self._add(Op.SELECT, (self.values[ins.operands[0]], a, b), dtype, shape)
+
+    def _cast_op(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        node = self._cast(self.values[ins.operands[0]], dtype)
+        return self._copied(node, shape)
+
+    def _copied(self, node: int, shape: Shape) -> int:
+        value = self.graph[node]
+        return self._add(Op.COPY, (node,), value.dtype, shape) if value.op is not Op.CAST else node
+
+    def _copy(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        return self._add(Op.COPY, (self._tensor(ins.operands[0], dtype),), dtype, shape)
+
+    def _filled(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        opcode = ins.opcode
+        if opcode in (Opcode.TENSOR_ZEROS, Opcode.TENSOR_ONES):
+            return self._fill(self._const(opcode is Opcode.TENSOR_ONES, dtype), shape)
+        value = ins.operands[1 if opcode is Opcode.TENSOR_FULL_LIKE else 0]
+        scalar = self._cast(self.values[value], dtype) if dtype is DType.BOOL else self._element(value, dtype)
+        return self._fill(scalar, shape)
+
+    def _triangle(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        k = ins.attr("k")
+        assert isinstance(k, int)
+        rows = self._add(Op.INDEX, (), DType.INT64, shape, len(shape) - 2)
+        columns = self._add(Op.INDEX, (), DType.INT64, shape, len(shape) - 1)
+        edge = self._map(Op.ADD, rows, self._const(max(min(k, 1 << 60), -(1 << 60)), DType.INT64))
+        op = Op.LE if ins.opcode is Opcode.TENSOR_TRIL else Op.GE
+        kept = self._map(op, columns, edge)
+        x = self._tensor(ins.operands[0], dtype)
+        return self._add(Op.SELECT, (kept, x, self._const(0, dtype)), dtype, shape)
+
+    # ---- reductions
+
+    def _integer(self, ins: Instruction, name: str, modulo: int) -> int:
+        """An axis that an attribute names, counted from the front."""
+        value = ins.attr(name)
+        assert isinstance(value, int)
+        return value % modulo
+
+    def _axes(self, ins: Instruction, rank: int) -> tuple[int, ...]:
+        axes = ins.attr("axes")
+        assert axes is None or isinstance(axes, tuple)
+        return tuple(range(rank)) if axes is None else tuple(sorted(axis % rank for axis in axes))
+
+    def _reduce(self, op: Op, x: int, axes: tuple[int, ...], shape: Shape | None = None) -> int:
+        """A reduction; axes stay with length 1 unless the result has another shape."""
+        node = self.graph[x]
+        kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(node.shape))
+        if not axes:
+            return x
+        result = self._add(op, (x,), node.dtype, kept, axes)
+        if shape is None or shape == kept:
+            return result
+        dropped = tuple(axis for axis in range(len(kept)) if axis not in axes)
+        return self._view_of(result, shape, ViewMap(dropped, (1,) * len(dropped), (0,) * len(kept)))
+
+    def _sum64(self, x: int, axes: tuple[int, ...], shape: Shape | None = None) -> int:
+        """A float sum as float64, in which any order of up to 32-bit elements keeps the bound of DESIGN 4.5."""
+        return self._reduce(Op.SUM, self._cast(x, DType.FLOAT64), axes, shape)
+
+    def _count(self, x: int, axes: tuple[int, ...]) -> int:
+        """How many elements are reduced, as float64."""
+        count = product(self.graph[x].shape[axis] for axis in axes)
+        if isinstance(count, int):
+            return self._const(count, DType.FLOAT64)
+        return self._cast(self._add(Op.SCALAR, (), DType.INT64, (), count), DType.FLOAT64)
+
+    def _sum(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        source = self._source_dtype(ins.operands[0])
+        x = self._tensor(ins.operands[0], source)
+        axes = self._axes(ins, len(self.graph[x].shape))
+        if not dtype.is_float:
+            return self._reduce(Op.SUM, self._cast(x, DType.INT64), axes, shape)
+        self._demand_narrow(source, ins)
+        return self._cast(self._sum64(x, axes, shape), dtype)
+
+    def _source_dtype(self, value: int) -> DType:
+        type_ = self.types[value]
+        if isinstance(type_, ScalarType):
+            return type_.kind.default_dtype
+        dtype = self._type(value).dtype
+        assert dtype is not None
+        return dtype
+
+    def _demand_narrow(self, dtype: DType, ins: Instruction) -> None:
+        if dtype is DType.FLOAT64:
+            raise RefusedError(f"{ins.opcode.mnemonic} of float64 has no translation")
+
+    def _mean(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        source = self._source_dtype(ins.operands[0])
+        self._demand_narrow(source, ins)
+        x = self._tensor(ins.operands[0], source)
+        axes = self._axes(ins, len(self.graph[x].shape))
+        total = self._sum64(x, axes, shape)
+        return self._cast(self._map(Op.DIV, total, self._count(x, axes), shape=shape), dtype)
+
+    def _var(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        source = self._source_dtype(ins.operands[0])
+        self._demand_narrow(source, ins)
+        x = self._tensor(ins.operands[0], DType.FLOAT64)
+        axes = self._axes(ins, len(self.graph[x].shape))
+        count = self._count(x, axes)
+        mean = self._divided(self._reduce(Op.SUM, x, axes), count)
+        centred = self._map(Op.SUB, x, mean)
+        correction = ins.attr("correction")
+        assert isinstance(correction, float)
+        divisor = self._map(Op.SUB, count, self._const(correction, DType.FLOAT64))
+        divisor = self._map(Op.MAXIMUM, divisor, self._const(0, DType.FLOAT64))
+        total = self._reduce(Op.SUM, self._map(Op.MUL, centred, centred), axes, shape)
+        return self._cast(self._map(Op.DIV, total, divisor, shape=shape), dtype)
+
+    def _divided(self, x: int, by: int) -> int:
+        return self._map(Op.DIV, x, by, shape=self.graph[x].shape)
+
+    def _extreme(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        x = self._tensor(ins.operands[0], wide(self._source_dtype(ins.operands[0])))
+        op = Op.MAX if ins.opcode is Opcode.TENSOR_MAX else Op.MIN
+        return self._cast(self._reduce(op, x, self._axes(ins, len(self.graph[x].shape)), shape), dtype)
+
+    def _truth(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        x = self._tensor(ins.operands[0], DType.BOOL)
+        op = Op.ANY if ins.opcode is Opcode.TENSOR_ANY else Op.ALL
+        return self._reduce(op, x, self._axes(ins, len(self.graph[x].shape)), shape)
+
+    # ---- composites
+
+    def _rows(self, ins: Instruction, dtype: DType) -> tuple[int, int]:
+        """The first operand in the dtype that is computed in, and the axis of the op."""
+        x = self._tensor(ins.operands[0], wide(dtype))
+        axis = ins.attr("axis")
+        assert isinstance(axis, int)
+        return x, axis % len(self.graph[x].shape)
+
+    def _softmax(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        self._demand_narrow(dtype, ins)
+        x, axis = self._rows(ins, dtype)
+        shifted = self._map(Op.SUB, x, self._reduce(Op.MAX, x, (axis,)))
+        powers = self._map(Op.EXP, shifted)
+        total = self._cast(self._sum64(powers, (axis,)), wide(dtype))
+        if ins.opcode is Opcode.TENSOR_SOFTMAX:
+            return self._cast(self._map(Op.DIV, powers, total), dtype)
+        return self._cast(self._map(Op.SUB, shifted, self._map(Op.LOG, total)), dtype)
+
+    def _layer_norm(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        self._demand_narrow(dtype, ins)
+        computed = wide(dtype)
+        x = self._tensor(ins.operands[0], computed)
+        axes = (len(shape) - 1,)
+        count = self._count(x, axes)
+        mean = self._cast(self._divided(self._sum64(x, axes), count), computed)
+        centred = self._map(Op.SUB, x, mean)
+        return self._normalised(ins, centred, centred, count, dtype)
+
+    def _rms_norm(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        self._demand_narrow(dtype, ins)
+        x = self._tensor(ins.operands[0], wide(dtype))
+        return self._normalised(ins, x, x, self._count(x, (len(shape) - 1,)), dtype)
+
+    def _normalised(self, ins: Instruction, x: int, squared: int, count: int, dtype: DType) -> int:
+        """x / sqrt(mean(squared^2) + eps), then weight and bias where the instruction has them."""
+        computed = wide(dtype)
+        eps = ins.attr("eps")
+        assert isinstance(eps, float)
+        square = self._map(Op.MUL, squared, squared)
+        axes = (len(self.graph[x].shape) - 1,)
+        mean = self._cast(self._divided(self._sum64(square, axes), count), computed)
+        root = self._map(Op.SQRT, self._map(Op.ADD, mean, self._cast(self._const(eps, DType.FLOAT64), computed)))
+        result = self._map(Op.DIV, x, root)
+        if len(ins.operands) > 1:
+            result = self._map(Op.MUL, result, self._tensor(ins.operands[1], computed))
+        if len(ins.operands) > 2:
+            result = self._map(Op.ADD, result, self._tensor(ins.operands[2], computed))
+        return self._cast(result, dtype)
+
+    def _gelu(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        self._demand_narrow(dtype, ins)
+        x = self._tensor(ins.operands[0], wide(dtype))
+        computed = wide(dtype)
+        half, one = self._const(0.5, computed), self._const(1, computed)
+        if ins.attr("approximate") == "tanh":
+            cubed = self._map(Op.MUL, self._map(Op.MUL, x, x), self._number(0.044715, computed))
+            inner = self._map(Op.MUL, self._map(Op.ADD, cubed, one), x)
+            bent = self._map(Op.TANH, self._map(Op.MUL, inner, self._number(math.sqrt(2 / math.pi), computed)))
+        else:
+            bent = self._map(Op.ERF, self._map(Op.MUL, x, self._number(math.sqrt(0.5), computed)))
+        return self._cast(self._map(Op.MUL, self._map(Op.ADD, bent, one), self._map(Op.MUL, x, half)), dtype)
+
+    def _number(self, value: float, dtype: DType) -> int:
+        """A constant that is rounded to a dtype."""
+        return self._cast(self._const(value, DType.FLOAT64), dtype)
+
+    def _silu(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        self._demand_narrow(dtype, ins)
+        x = self._tensor(ins.operands[0], wide(dtype))
+        return self._cast(self._map(Op.MUL, x, self._map(Op.SIGMOID, x)), dtype)
+
+    # ---- contractions and what moves whole rows
+
+    def _matmul(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        computed = wide(dtype)
+        a, b = (self._tensor(value, computed) for value in ins.operands)
+        if len(self.graph[a].shape) < 2 or len(self.graph[b].shape) < 2:
+            raise RefusedError("tensor.matmul of vectors has no translation")
+        return self._cast(self._add(Op.MATMUL, (a, b), computed, shape), dtype)
+
+    def _attention(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        if wide(dtype) is not DType.FLOAT32:
+            raise RefusedError("tensor.attention in float64 has no translation")
+        operands = [self._with_dense_rows(self._tensor(value, DType.FLOAT32)) for value in ins.operands[:3]]
+        if len(ins.operands) == 4:
+            offsets = self.values[ins.operands[3]]
+            if self.graph[offsets].dtype is not DType.INT64:
+                raise RefusedError("tensor.attention with offsets other than int64 has no translation")
+            operands.append(offsets)
+        else:
+            batches = {self.graph[node].shape[:-3] for node in operands}
+            if len(batches) > 1:
+                raise RefusedError("tensor.attention with broadcast batches has no translation")
+        attr = (ins.attr("causal") is True, ins.attr("scale"))
+        return self._cast(self._add(Op.ATTENTION, tuple(operands), DType.FLOAT32, shape, attr), dtype)
+
+    def _with_dense_rows(self, x: int) -> int:
+        node = self.graph[x]
+        if locate(self.graph, x, self.shape_class).strides[-1] == node.dtype.itemsize:
+            return x
+        return self._add(Op.COPY, (x,), node.dtype, node.shape)
+
+    def _take(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        x, indices = self._type(ins.operands[0]), self.types[ins.operands[1]]
+        axis = ins.attr("axis")
+        assert isinstance(axis, int) and x.shape is not None
+        if not isinstance(indices, TensorType) or indices.dtype is None or not indices.dtype.is_integer:
+            raise RefusedError("tensor.take by a mask or a scalar has no translation")
+        if axis % len(x.shape) or len(indices.shape or ()) != 1:
+            raise RefusedError("tensor.take along another axis than the first has no translation")
+        where = self._cast(self.values[ins.operands[1]], DType.INT64)
+        return self._add(Op.TAKE, (self.values[ins.operands[0]], where), dtype, shape)
+
+    # ---- views
+
+    def _view(self, ins: Instruction) -> list[int]:
+        results = [self._type(value) for value in ins.results]
+        x = self._tensor(ins.operands[0], self._source_dtype(ins.operands[0]))
+        source = self.graph[x].shape
+        opcode, rank = ins.opcode, len(source)
+        identity: tuple[int | None, ...] = tuple(range(rank))
+        if opcode is Opcode.TENSOR_SPLIT:
+            axis = self._integer(ins, "axis", rank)
+            shapes = [result.shape or () for result in results]
+            starts = [shape[axis] * number for number, shape in enumerate(shapes)]
+            return [
+                self._view_of(x, shape, ViewMap(identity, (1,) * rank, _only(rank, axis, start)))
+                for shape, start in zip(shapes, starts, strict=True)
+            ]
+        shape = results[0].shape or ()
+        if opcode is Opcode.TENSOR_RESHAPE:
+            if shape == source:
+                return [x]
+            if not self._reshapes_in_place(x, shape):
+                x = self._add(Op.COPY, (x,), self.graph[x].dtype, source)
+            return [self._add(Op.RESHAPE, (x,), self.graph[x].dtype, shape)]
+        axes, steps, starts_ = self._view_axes(ins, source, shape)
+        return [self._view_of(x, shape, ViewMap(axes, steps, starts_))]
+
+    def _reshapes_in_place(self, x: int, shape: Shape) -> bool:
+        where = locate(self.graph, x, self.shape_class)
+        return reshaped(where.shape, where.strides, shape) is not None
+
+    def _view_axes(
+        self, ins: Instruction, source: Shape, shape: Shape
+    ) -> tuple[tuple[int | None, ...], tuple[int, ...], tuple[Extent, ...]]:
+        opcode, rank = ins.opcode, len(source)
+        axes: list[int | None] = list(range(rank))
+        steps, starts = [1] * len(shape), [0] * rank
+        if opcode is Opcode.TENSOR_TRANSPOSE:
+            a, b = (self._integer(ins, name, rank) for name in ("axis0", "axis1"))
+            axes[a], axes[b] = axes[b], axes[a]
+        elif opcode is Opcode.TENSOR_PERMUTE:
+            order = ins.attr("axes")
+            assert isinstance(order, tuple)
+            axes = [axis % rank for axis in order]
+        elif opcode is Opcode.TENSOR_SQUEEZE:
+            dropped = self._axes(ins, rank)
+            axes = [axis for axis in range(rank) if axis not in dropped]
+        elif opcode is Opcode.TENSOR_UNSQUEEZE:
+            axes.insert(self._integer(ins, "axis", rank + 1), None)
+        elif opcode is Opcode.TENSOR_EXPAND:
+            lead = len(shape) - rank
+            axes = [a - lead if a >= lead and source[a - lead] == dim else None for a, dim in enumerate(shape)]
+        elif opcode is Opcode.TENSOR_FLIP:
+            flipped = self._axes(ins, rank)
+            new_starts: list[Extent] = list(starts)
+            for axis in flipped:
+                steps[axis], new_starts[axis] = -1, source[axis] - 1
+            return tuple(axes), tuple(steps), tuple(new_starts)
+        else:
+            raise RefusedError(f"{opcode.mnemonic} has no translation")
+        return tuple(axes), tuple(steps), tuple(starts)
+
+    def _view_of(self, x: int, shape: Shape, view: ViewMap) -> int:
+        return self._add(Op.VIEW, (x,), self.graph[x].dtype, shape, view)
+
+
+def _only(rank: int, axis: int, start: Extent) -> tuple[Extent, ...]:
+    return tuple(start if a == axis else 0 for a in range(rank))
+
+
+_Handler = Callable[[_Importer, Instruction, DType, Shape], int]
+_HANDLERS: Final[dict[Opcode, _Handler]] = {
+    **dict.fromkeys((*_SIMPLE, *_INTEGER_ONLY, *_ROUNDINGS), _Importer._elementwise),
+    **dict.fromkeys(
+        (
+            Opcode.TENSOR_ISNAN,
+            Opcode.TENSOR_ISINF,
+            Opcode.TENSOR_ISFINITE,
+            Opcode.TENSOR_RELU,
+            Opcode.TENSOR_RSQRT,
+            Opcode.TENSOR_CLAMP,
+        ),
+        _Importer._elementwise,
+    ),
+    Opcode.TENSOR_WHERE: _Importer._where,
+    Opcode.TENSOR_CAST: _Importer._cast_op,
+    Opcode.TENSOR_COPY: _Importer._copy,
+    **dict.fromkeys(
+        (Opcode.TENSOR_ZEROS, Opcode.TENSOR_ONES, Opcode.TENSOR_FULL, Opcode.TENSOR_FULL_LIKE), _Importer._filled
+    ),
+    **dict.fromkeys((Opcode.TENSOR_TRIL, Opcode.TENSOR_TRIU), _Importer._triangle),
+    Opcode.TENSOR_SUM: _Importer._sum,
+    Opcode.TENSOR_MEAN: _Importer._mean,
+    Opcode.TENSOR_VAR: _Importer._var,
+    **dict.fromkeys((Opcode.TENSOR_MAX, Opcode.TENSOR_MIN), _Importer._extreme),
+    **dict.fromkeys((Opcode.TENSOR_ANY, Opcode.TENSOR_ALL), _Importer._truth),
+    **dict.fromkeys((Opcode.TENSOR_SOFTMAX, Opcode.TENSOR_LOG_SOFTMAX), _Importer._softmax),
+    Opcode.TENSOR_LAYER_NORM: _Importer._layer_norm,
+    Opcode.TENSOR_RMS_NORM: _Importer._rms_norm,
+    Opcode.TENSOR_GELU: _Importer._gelu,
+    Opcode.TENSOR_SILU: _Importer._silu,
+    Opcode.TENSOR_MATMUL: _Importer._matmul,
+    Opcode.TENSOR_ATTENTION: _Importer._attention,
+    Opcode.TENSOR_TAKE: _Importer._take,
+}

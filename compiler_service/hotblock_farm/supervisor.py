@@ -1,0 +1,236 @@
+"""Keeps compile workers, gives them jobs, ends those that hang, and signs what they make.
+
+A process of its own between a runtime and the workers: it holds the private key, which no process that runs LLVM on
+somebody's bytes ever sees, and it ends with its input. Messages come in as CompileRequest and go out as CompileReply; the first one
+out is HELLO with the public key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from hotblock_cache.envelope import sealed
+from hotblock_cache.signing import Signer
+from hotblock_farm.errors import FarmError
+from hotblock_farm.frames import Frames, framed
+from hotblock_proto.v1 import artifact_pb2 as pb
+
+__all__ = ["Limits", "Supervisor", "main"]
+
+_CHUNK: Final = 1 << 16
+_TICK: Final = 0.1
+_CREATOR: Final = "hotblock embedded compiler"
+_PR_SET_PDEATHSIG: Final = 1
+_CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job may take, in seconds: of a processor, and by the clock. One that had next to no processor was starved."""
+
+    processor: float = 20.0
+    wall: float = 60.0
+    starved: float = 0.05  # share of the wall time
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    frames: Frames = field(default_factory=Frames)
+    job: pb.CompileRequest | None = None
+    began: float = 0.0
+    processor: float = 0.0  # when the job began
+
+    def used(self) -> float:
+        """Seconds of a processor so far."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return self.processor
+        return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+
+
+class Supervisor:
+    """The loop. Not safe for threads; it has one."""
+
+    def __init__(self, source: int, sink: int, command: list[str], limits: Limits) -> None:
+        self._source = source
+        self._sink = sink
+        self._command = command
+        self._limits = limits
+        self._signer = Signer.generate()
+        self._selector = selectors.DefaultSelector()
+        self._jobs: deque[pb.CompileRequest] = deque()
+        self._workers: list[_Worker] = []
+        self._wanted = 1
+        self._frames = Frames()
+
+    def run(self) -> None:
+        """Until the input ends."""
+        self._send(pb.CompileReply(outcome=pb.CompileReply.OUTCOME_HELLO, envelope=self._signer.public))
+        self._selector.register(self._source, selectors.EVENT_READ)
+        try:
+            while self._turn():
+                self._give()
+                self._watch()
+        finally:
+            for worker in self._workers:
+                worker.process.kill()
+            for worker in self._workers:
+                worker.process.wait()
+
+    def _turn(self) -> bool:
+        busy = any(worker.job for worker in self._workers)
+        for key, _ in self._selector.select(_TICK if busy else None):
+            if key.data is None:
+                data = os.read(self._source, _CHUNK)
+                if not data:
+                    return False
+                self._requests(data)
+            else:
+                self._hear(key.data)
+        return True
+
+    def _requests(self, data: bytes) -> None:
+        for frame in self._frames.feed(data):
+            request = pb.CompileRequest.FromString(frame)
+            self._wanted = max(1, min(request.workers, 64))
+            self._jobs.append(request)
+
+    def _give(self) -> None:
+        """Hand waiting jobs to idle workers; make another worker while there are fewer than wanted."""
+        while self._jobs:
+            idle = next((worker for worker in self._workers if worker.job is None), None)
+            if idle is None:
+                if len(self._workers) >= self._wanted:
+                    return
+                idle = self._spawn()
+            job = self._jobs.popleft()
+            idle.job, idle.began, idle.processor = job, time.monotonic(), idle.used()
+            try:
+                assert idle.process.stdin is not None
+                idle.process.stdin.write(framed(job.SerializeToString()))
+                idle.process.stdin.flush()
+            except OSError:
+                self._lose(idle, pb.CompileReply.OUTCOME_CRASHED, "the worker is gone")
+
+    def _spawn(self) -> _Worker:
+        process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            close_fds=True,
+            preexec_fn=_die_with_parent,
+        )
+        worker = _Worker(process)
+        assert process.stdout is not None
+        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
+        self._workers.append(worker)
+        return worker
+
+    def _hear(self, worker: _Worker) -> None:
+        assert worker.process.stdout is not None
+        data = os.read(worker.process.stdout.fileno(), _CHUNK)
+        if not data:
+            code = worker.process.wait()
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+            self._lose(worker, pb.CompileReply.OUTCOME_CRASHED, f"the worker ended {how}")
+            return
+        try:
+            for frame in worker.frames.feed(data):
+                self._answer(worker, pb.CompileReply.FromString(frame))
+        except (FarmError, DecodeError) as error:
+            self._lose(worker, pb.CompileReply.OUTCOME_CRASHED, f"the worker answers nonsense: {error}")
+
+    def _answer(self, worker: _Worker, reply: pb.CompileReply) -> None:
+        job, worker.job = worker.job, None
+        if job is None or reply.id != job.id:
+            raise FarmError("a reply to nothing")
+        if reply.outcome == pb.CompileReply.OUTCOME_ARTIFACT:
+            reply.envelope = self._seal(job, reply.envelope)
+        self._send(reply)
+
+    def _seal(self, job: pb.CompileRequest, payload: bytes) -> bytes:
+        """The signed envelope of an artifact that is what the job asked for."""
+        artifact = pb.Artifact.FromString(payload)
+        if artifact.target != job.target or artifact.namespace != job.namespace:
+            raise FarmError("an artifact for something else")
+        return sealed(payload, self._signer, _CREATOR)
+
+    def _watch(self) -> None:
+        """End jobs that take too long."""
+        now = time.monotonic()
+        for worker in list(self._workers):
+            if worker.job is None:
+                continue
+            wall, used = now - worker.began, worker.used() - worker.processor
+            if used > self._limits.processor:
+                self._lose(
+                    worker, pb.CompileReply.OUTCOME_CRASHED, f"more than {self._limits.processor} s of processor time"
+                )
+            elif wall > self._limits.wall:
+                starved = used < self._limits.starved * wall and not _is_stopped(worker.process.pid)
+                outcome = pb.CompileReply.OUTCOME_STARVED if starved else pb.CompileReply.OUTCOME_CRASHED
+                self._lose(worker, outcome, f"no answer after {self._limits.wall} s")
+
+    def _lose(self, worker: _Worker, outcome: Any, log: str) -> None:
+        """End a worker and answer its job."""
+        if worker not in self._workers:
+            return
+        self._workers.remove(worker)
+        assert worker.process.stdout is not None and worker.process.stdin is not None
+        self._selector.unregister(worker.process.stdout)
+        worker.process.kill()
+        worker.process.wait()
+        worker.process.stdout.close()
+        with contextlib.suppress(OSError):
+            worker.process.stdin.close()
+        if worker.job is not None:
+            self._send(pb.CompileReply(id=worker.job.id, outcome=outcome, log=log))
+
+    def _send(self, reply: pb.CompileReply) -> None:
+        data = memoryview(framed(reply.SerializeToString()))
+        while data:
+            data = data[os.write(self._sink, data) :]
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return True
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """`supervisor [dump folder] [processor seconds] [wall seconds] [worker module]`; see `hotblock_farm.embedded`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    dump, processor, wall, module = sys.argv[1:5]
+    command = [sys.executable, "-I", "-m", module, dump]
+    sink = os.dup(1)
+    os.dup2(2, 1)  # nothing that prints may get into the messages
+    with contextlib.suppress(BrokenPipeError):
+        Supervisor(0, sink, command, Limits(float(processor), float(wall))).run()
+
+
+if __name__ == "__main__":
+    main()

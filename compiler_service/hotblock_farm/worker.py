@@ -1,0 +1,82 @@
+"""A compile worker: the one process that runs LLVM on somebody's bytes. It holds no key, opens no file, has no network.
+
+Reads CompileRequest messages from standard input and answers each on standard output with a CompileReply whose `envelope`
+is the artifact, not yet sealed. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from hotblock.errors import HotblockError
+from hotblock.isa.segment import Segment
+from hotblock.shapes.classes import ShapeClass
+from hotblock_farm.errors import FarmError, RefusedError
+from hotblock_farm.frames import framed, read_frame
+from hotblock_farm.pipeline import compile_segment
+from hotblock_proto.v1 import artifact_pb2 as pb
+
+__all__ = ["answer", "main"]
+
+_MEMORY = 4 << 30
+
+
+def answer(request: pb.CompileRequest, dump: Path | None) -> pb.CompileReply:
+    """What becomes of a request."""
+    began = time.perf_counter()
+    reply = pb.CompileReply(id=request.id)
+    try:
+        segment, shape_class = Segment.decode(request.segment), ShapeClass.decode(request.shape_class)
+        reply.envelope = compile_segment(request.namespace, segment, shape_class, request.target, dump)
+        reply.outcome = pb.CompileReply.OUTCOME_ARTIFACT
+    except RefusedError as error:
+        reply.outcome, reply.log = pb.CompileReply.OUTCOME_REFUSED, str(error)
+        reply.refused.extend(sorted(error.positions))
+    except HotblockError as error:
+        reply.outcome, reply.log = pb.CompileReply.OUTCOME_REFUSED, error.message
+    except (FarmError, MemoryError, RecursionError) as error:
+        reply.outcome, reply.log = pb.CompileReply.OUTCOME_FAILED, f"{type(error).__name__}: {error}"
+    except Exception as error:  # a fault of ours must not end the worker, and is told with its place
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        where = f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame else ""
+        reply.outcome = pb.CompileReply.OUTCOME_FAILED
+        reply.log = f"{type(error).__name__} at {where}: {error}"
+    reply.seconds = time.perf_counter() - began
+    return reply
+
+
+def _limit() -> None:
+    """Little memory, no priority. A saturated machine must not feel a compile."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def main() -> None:
+    _limit()
+    dump = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] else None
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while (data := read_frame(source)) is not None:
+        try:
+            request = pb.CompileRequest.FromString(data)
+        except DecodeError:
+            return
+        sink.write(framed(answer(request, dump).SerializeToString()))
+        sink.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The JIT: what is hot, for which shapes, what to ask of a compiler, when to trust what comes back."""
+
+from hotblock.jit.compiler import Compiler, Job, Outcome, Reply
+from hotblock.jit.discovery import choose
+from hotblock.jit.driver import Driver, Settings
+from hotblock.jit.heat import DEFAULT_THRESHOLD, INFERENCE_THRESHOLD
+from hotblock.jit.reasons import Reason
+from hotblock.jit.report import Explanation, Report, explain, report
+
+__all__ = [
+    "DEFAULT_THRESHOLD",
+    "INFERENCE_THRESHOLD",
+    "Compiler",
+    "Driver",
+    "Explanation",
+    "Job",
+    "Outcome",
+    "Reason",
+    "Reply",
+    "Report",
+    "Settings",
+    "choose",
+    "explain",
+    "report",
+]

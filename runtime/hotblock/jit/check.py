@@ -1,0 +1,52 @@
+"""The comparison that new code must pass once: its results against the interpreter's, on live inputs (DESIGN 5)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from hotblock.isa.dtypes import DType
+from hotblock.vm import TensorValue
+
+__all__ = ["difference"]
+
+_TOLERANCE: Final = 2.0**-10
+_TOLERANCE_16: Final = 2.0**-5
+
+
+def difference(native: list[Any], interpreted: list[Any]) -> str:
+    """What is wrong with the code's results, or nothing. Integers and bools agree exactly, floats within a share of the
+    largest; NaN and inf stand in the same places."""
+    for number, (got, wanted) in enumerate(zip(native, interpreted, strict=True)):
+        if isinstance(wanted, TensorValue) != isinstance(got, TensorValue):
+            return f"output {number} is a {type(got).__name__}, not a {type(wanted).__name__}"
+        if not isinstance(wanted, TensorValue):
+            if type(got) is not type(wanted) or not (got == wanted or (got != got and wanted != wanted)):
+                return f"output {number} is {got!r}, not {wanted!r}"
+            continue
+        found = _tensors(got, wanted)
+        if found:
+            return f"output {number}: {found}"
+    return ""
+
+
+def _tensors(got: TensorValue, wanted: TensorValue) -> str:
+    if got.layout is not wanted.layout:
+        return f"{got.layout!r}, not {wanted.layout!r}"
+    dtype = wanted.layout.dtype
+    a, b = got.array, wanted.array
+    if not dtype.is_float:
+        return "" if np.array_equal(a, b) else "integers differ"
+    if dtype in (DType.FLOAT16, DType.BFLOAT16):
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    with np.errstate(all="ignore"):
+        if not np.array_equal(np.isnan(a), np.isnan(b)):
+            return "NaN in other places"
+        finite = np.isfinite(a) & np.isfinite(b)
+        if not np.array_equal(a[~finite & ~np.isnan(a)], b[~finite & ~np.isnan(b)]):
+            return "infinities in other places"
+        a, b = np.where(finite, a, 0), np.where(finite, b, 0)
+        limit = (_TOLERANCE_16 if dtype.bits == 16 else _TOLERANCE) * np.max(np.abs(b), initial=0.0)
+        worst = np.max(np.abs(a - b), initial=0.0)
+    return "" if worst <= limit else f"off by {worst:.3g}, more than {limit:.3g}"

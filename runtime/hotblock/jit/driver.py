@@ -1,0 +1,385 @@
+"""Runs the effects of `jit.states`: owns clock, lock, compiler and counters.
+
+Entries call in from any thread: what an entry of installed code needs is read without a lock. Replies come in on the
+compiler's thread, which verifies and maps before it takes the lock to change a state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import statistics
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from hotblock.devices.native import Threads, address_of, host_target, threads
+from hotblock.errors import HotblockError
+from hotblock.jit.artifact import Pack, load
+from hotblock.jit.compiler import Compiler, Job, Outcome, Reply
+from hotblock.jit.heat import is_hot
+from hotblock.jit.memory import ThreadMemory
+from hotblock.jit.policy import FAILURES_TO_BAN, Backoff, Degrade, pool_size
+from hotblock.jit.reasons import Reason
+from hotblock.jit.states import Effect, Event, State, step
+from hotblock.jit.unit import Unit
+from hotblock.jit.versions import Installed, Version
+from hotblock.vm import Code, Dying, EntryMaker, LayoutTable, Node, Parameters, Site, TensorValue
+from hotblock_cache.keys import Specialization
+from hotblock_cache.signing import Verifier
+
+__all__ = ["Driver", "Settings"]
+
+_NAMESPACE: Final = "default"
+_PACK_LIMIT: Final = 1 << 30
+"""Bytes of packed constants that a runtime keeps."""
+
+_RECENT: Final = 1000
+_logger = logging.getLogger("hotblock.jit")
+_token = threading.Lock()  # native parallel regions of this process: one at a time
+
+_REASONS: Final = {
+    State.COLD: Reason.COLD,
+    State.REQUESTED: Reason.REQUESTED,
+    State.READY: Reason.CHECKING,
+    State.RETIRED: Reason.RETIRED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a runtime decides about compiling."""
+
+    threshold: int
+    capacity: int
+    deny: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts of compiles."""
+
+    requested: int = 0
+    completed: int = 0
+    failed: int = 0
+    evicted: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+
+class Driver:
+    """The JIT of one runtime."""
+
+    def __init__(
+        self, compiler: Compiler | None, settings: Settings, params: Parameters, layouts: LayoutTable, off: Reason
+    ) -> None:
+        self.settings = settings
+        self.params = params
+        self.layouts = layouts
+        self.memory = ThreadMemory()
+        self.threads = threads()
+        self.token = _token
+        self.target = host_target()
+        self.counters = Counters()
+        self.units: list[Unit] = []
+        self.installed = Installed(settings.capacity, self._evicted)
+        self._compiler = compiler
+        self._lock = threading.Condition()
+        self._degrade = Degrade()
+        self._backoff = Backoff()
+        self._random = random.Random()
+        self._generations = itertools.count(1)
+        self._pending: dict[int, tuple[Unit, Version, bytes]] = {}
+        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._packed = 0
+        self._closed = False
+        self._pid = os.getpid()
+        self._forked = False
+        self.off_reason = off
+        if compiler is not None and self.target is None:
+            self.off_reason = Reason.UNSUPPORTED_CPU
+        self.enabled = compiler is not None and self.target is not None
+        if compiler is not None:
+            compiler.start(self._deliver)
+            _drivers.add(self)
+
+    # ---- loading
+
+    def entries(self, code: Code) -> EntryMaker:
+        """Doors for the segments of a function that is being loaded."""
+        numbers = itertools.count()
+
+        def make(node: Node, site: Site, dying: Dying) -> Unit:
+            origin = node.origins[0]
+            line = origin.function.debug.line(origin.block, origin.position)
+            name = f"{code.function.name}/{next(numbers)}"
+            unit = Unit(self, name, origin.function.name, line, node, site, dying)
+            unit.denied = bool(self.settings.deny & {origin.function.name, code.function.name, name})
+            unit.recut = lambda refused: self._recut(code, unit, refused, make)
+            with self._lock:
+                self.units.append(unit)
+            return unit
+
+        return make
+
+    def _recut(self, code: Code, unit: Unit, refused: frozenset[int], maker: EntryMaker) -> None:
+        """Cut a segment around what the compiler does not take. Positions are those of the segment's instructions."""
+        positions = unit.places()
+        code.recut(unit.node, frozenset(positions[number] for number in refused), unit.dying, maker)
+        with self._lock:
+            self.units.remove(unit)
+
+    # ---- what entries report
+
+    def hit(self) -> None:
+        self._recent.append(True)
+        if self._degrade.misses_in_a_row:
+            self._degrade.hit()
+
+    def missed(self) -> None:
+        self._recent.append(False)
+
+    def cold(self, unit: Unit, version: Version, entries: int) -> None:
+        """An entry of a version without code: ask for it, if it is time."""
+        now = time.monotonic()
+        if version.state is State.REQUESTED:
+            self._degrade.miss(now)
+            return
+        if version.state is State.COOLDOWN and now >= version.cool_at:
+            self._event(version, Event.COOLED)
+        if version.state is State.COLD and is_hot(entries, version.entries, self.settings.threshold):
+            self._ask(unit, version, now)
+
+    def timed(self, unit: Unit, version: Version, bucket: int, seconds: float) -> None:
+        """A timed entry of installed code."""
+        gain = version.gain
+        gain.add(gain.compiled, bucket, seconds)
+        if gain.is_lost(bucket) and version.state is State.INSTALLED:
+            self._event(version, Event.NO_GAIN)
+            _logger.info("%s: retired, the code is no faster than the interpreter", unit.name)
+
+    def claim(self, version: Version) -> bool:
+        """Whether the caller may compare new code; one at a time."""
+        with self._lock:
+            if version.state is not State.READY or version.checking:
+                return False
+            version.checking = True
+            return True
+
+    def release(self, version: Version) -> None:
+        with self._lock:
+            version.checking = False
+
+    def checked(self, unit: Unit, version: Version, wrong: str) -> None:
+        """The comparison is over; `wrong` says what differed, if anything did."""
+        self.release(version)
+        if version.state is not State.READY:
+            return
+        if wrong:
+            version.log = wrong
+            self._event(version, Event.DIFFERED, Reason.DIFFERS)
+            _logger.warning("%s: compiled code differs from the interpreter (%s); not used", unit.name, wrong)
+            return
+        self._event(version, Event.AGREED)
+
+    def pack(self, pack: Pack, value: TensorValue) -> int:
+        """The address of a constant in another form, made now; 0 where the bound on memory is reached."""
+        with self._lock:
+            packs = value.packs
+            if packs is not None and pack.name in packs:
+                return packs[pack.name][1]  # type: ignore[no-any-return]
+            if self._packed + pack.size > _PACK_LIMIT:
+                return 0
+            self._packed += pack.size
+        memory = np.empty(pack.size + 64, dtype=np.uint8)
+        address = -(-address_of(memory) // 64) * 64
+        block = address_of(value.array).to_bytes(8, "little") + address.to_bytes(8, "little")
+        pack.function(block)
+        weakref.finalize(memory, self._unpacked, pack.size).atexit = False
+        with self._lock:
+            # Entries read this without the lock: a new dict is put in place, none is changed.
+            value.packs = {**(value.packs or {}), pack.name: (memory, address)}
+        return address
+
+    def _unpacked(self, size: int) -> None:
+        self._packed -= size
+
+    # ---- events and effects
+
+    def _event(self, version: Version, event: Event, reason: Reason | None = None) -> Effect:
+        with self._lock:
+            version.state, effect = step(version.state, event)
+            version.reason = reason or _REASONS.get(version.state, version.reason)
+            if effect is Effect.INSTALL:
+                version.failures = version.losses = 0
+                version.code, version.candidate = version.candidate, None
+            elif effect is Effect.UNINSTALL:
+                version.code = version.candidate = None
+            elif effect is Effect.CANCEL:
+                version.generation = 0
+            self._lock.notify_all()
+        if effect is Effect.INSTALL:
+            self.installed.add(version)
+        elif effect is Effect.UNINSTALL:
+            self.installed.discard(version)
+        return effect
+
+    def _evicted(self, version: Version) -> None:
+        self.counters.evicted += 1
+        if version.state in (State.INSTALLED, State.READY):
+            self._event(version, Event.EVICTED, Reason.EVICTED)
+
+    def _ask(self, unit: Unit, version: Version, now: float) -> None:
+        assert version.shape_class is not None and self.target is not None and self._compiler is not None
+        with self._lock:
+            if version.state is not State.COLD or self._closed:
+                return
+            if self._forked:
+                version.reason = Reason.FORKED
+                return
+            if not self._degrade.may_request(now):
+                version.reason = Reason.DEGRADED
+                return
+            number = next(self._generations)
+            version.state, _ = step(version.state, Event.HOT)
+            version.reason, version.generation = Reason.REQUESTED, number
+            shape_class = version.shape_class.encode()
+            specialization = Specialization(_NAMESPACE, unit.digest, shape_class, self.target).digest
+            self._pending[number] = unit, version, specialization
+            self.counters.requested += 1
+            self._degrade.request(number, now)
+            workers = pool_size(os.cpu_count() or 1, len(self._pending))
+        self._compiler.submit(Job(number, _NAMESPACE, unit.encoded, shape_class, self.target, workers))
+
+    def _deliver(self, reply: Reply, verifier: Verifier) -> None:
+        """A reply, on the compiler's thread."""
+        with self._lock:
+            found = self._pending.get(reply.number)
+        if found is None:
+            return
+        unit, version, specialization = found
+        if version.generation == reply.number and not self._closed:
+            self._settle(unit, version, reply, verifier, specialization)
+        with self._lock:
+            self._pending.pop(reply.number, None)
+            self._lock.notify_all()
+
+    def _settle(self, unit: Unit, version: Version, reply: Reply, verifier: Verifier, specialization: bytes) -> None:
+        now = time.monotonic()
+        version.log = reply.log
+        if reply.outcome is Outcome.STARVED:
+            self._degrade.forget(reply.number)
+            self._wait(version, Event.STARVED, Reason.STARVED, 1)
+            return
+        self._degrade.answer(reply.number, now, reply.outcome in (Outcome.ARTIFACT, Outcome.REFUSED))
+        if reply.outcome is Outcome.ARTIFACT:
+            self._loaded(unit, version, reply, verifier, specialization)
+        elif reply.outcome is Outcome.REFUSED:
+            self.counters.failed += 1
+            self._event(version, Event.REFUSED, Reason.UNSUPPORTED)
+            if reply.refused and unit.recut is not None:
+                unit.recut(reply.refused)
+        elif reply.outcome is Outcome.FAILED:
+            self._failed(unit, version, Reason.FAILED)
+        else:
+            self.counters.failed += 1
+            version.losses += 1
+            self._wait(version, Event.LOST, Reason.LOST, version.losses)
+
+    def _loaded(self, unit: Unit, version: Version, reply: Reply, verifier: Verifier, specialization: bytes) -> None:
+        assert version.shape_class is not None
+        time.sleep(0)  # a caller that wants the interpreter lock gets it before a longer step
+        try:
+            code = load(reply.envelope, verifier, unit.segment, version.shape_class, specialization)
+        except HotblockError as error:
+            version.log = error.message
+            self._failed(unit, version, Reason.NOT_LOADED if error.reason == "not_loaded" else Reason.BAD_ARTIFACT)
+            return
+        with self._lock:
+            if version.generation != reply.number or version.state is not State.REQUESTED:
+                return
+            version.candidate = code
+            self.counters.completed += 1
+            self.counters.seconds.append(code.statistics.seconds)
+        self._event(version, Event.ARTIFACT)
+
+    def _failed(self, unit: Unit, version: Version, reason: Reason) -> None:
+        """A failure that may be chance, until it is the third in a row."""
+        self.counters.failed += 1
+        version.failures += 1
+        if version.failures >= FAILURES_TO_BAN:
+            self._event(version, Event.FAILED_AGAIN, Reason.BANNED)
+            _logger.warning("%s: %s, %d times in a row; interpreted from now on", unit.name, reason, version.failures)
+            return
+        self._wait(version, Event.FAILED, reason, version.failures)
+
+    def _wait(self, version: Version, event: Event, reason: Reason, times: int) -> None:
+        version.cool_at = time.monotonic() + self._backoff.wait(times, self._random.random())
+        self._event(version, event, reason)
+
+    # ---- the runtime's side
+
+    def switch(self, on: bool) -> None:
+        """Turn compiling, and running what is compiled, on or off. What is under way goes on; it is used when on again."""
+        if self._compiler is None or self.target is None or self._closed:
+            return
+        self.off_reason = Reason.DISABLED
+        self.enabled = on
+
+    def wait_idle(self, timeout: float | None) -> bool:
+        """Whether nothing was requested or in flight within `timeout` seconds."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._pending, timeout)
+
+    def hit_ratio(self) -> tuple[float, float]:
+        """Compiled entries over all, ever and of the last 1000; 0 where there were none."""
+        compiled = sum(unit.compiled for unit in self.all_units())
+        everything = compiled + sum(unit.entries for unit in self.all_units())
+        recent = list(self._recent)
+        return compiled / everything if everything else 0.0, statistics.fmean(recent) if recent else 0.0
+
+    def all_units(self) -> Sequence[Unit]:
+        with self._lock:
+            return list(self.units)
+
+    def disown(self) -> None:
+        """This process is a fork. A compiler that has been used is the parent's: nothing more is asked of it, and installed
+        code goes on. One that has not been used is this process's own."""
+        self._lock = threading.Condition()
+        self._pid = os.getpid()
+        self.threads = threads() if self._compiler is None else Threads(1, (0, 0, 0), "")
+        if self._compiler is not None and self.counters.requested:
+            for _, version, _ in self._pending.values():
+                version.state, version.reason = State.COLD, Reason.FORKED
+            self._pending.clear()
+            self._forked = True
+            _logger.warning("this process is a fork: nothing more is compiled in it")
+
+    def close(self) -> None:
+        """Stop the compiler. Nothing is installed afterwards."""
+        self._closed = True
+        self.enabled = False
+        if self._compiler is not None and not self._forked:
+            self._compiler.close()
+        with self._lock:
+            self._pending.clear()
+            self._lock.notify_all()
+
+
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for driver in list(_drivers):
+        driver.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,385 @@
+"""A segment at run time: the door through which the interpreter enters it.
+
+An entry makes the exact key (the interned layouts of its inputs, the values of host scalars that decide lengths) and finds
+what it is bound to. The first time a key is met it is classified: which shape class, hence which version. When the version
+has code, the binding holds everything that the layouts decide, and a call fills in addresses and runs. Whatever does not fit
+is interpreted, with a reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from hotblock.devices.native import address_of
+from hotblock.errors import HotblockError, NotFoundError
+from hotblock.isa.segment import Segment
+from hotblock.isa.table import FusionKind, Opcode, OperandKind
+from hotblock.jit.artifact import Code
+from hotblock.jit.binding import Bound, Call, prepare
+from hotblock.jit.check import difference
+from hotblock.jit.reasons import Reason
+from hotblock.jit.states import State
+from hotblock.jit.versions import Version
+from hotblock.shapes.classes import (
+    IllegalClassError,
+    LayoutClass,
+    ScalarClass,
+    ShapeClass,
+    TensorClass,
+    find_probes,
+)
+from hotblock.shapes.types import ScalarKind
+from hotblock.vm import Dying, Layout, Node, Registers, Site, TensorValue, allocate
+
+if TYPE_CHECKING:
+    from hotblock.jit.driver import Driver
+
+__all__ = ["Unit"]
+
+_MAX_BOUND: Final = 4096
+_PARALLEL_WORK: Final = 200_000
+"""Scalar operations from which more than one thread is worth waking: some 20 us of work."""
+
+
+@dataclass(slots=True)
+class _Signature:
+    """What inputs are apart from their lengths, and which lengths decide a broadcast."""
+
+    classes: tuple[Any, ...]
+    probes: tuple[tuple[int, int], ...]
+    constants: tuple[int, ...]
+    versions: dict[Any, Version] = field(default_factory=dict)
+
+
+class Unit:
+    """One segment of a loaded program. Safe for threads."""
+
+    def __init__(
+        self, driver: Driver, name: str, function: str, line: int, node: Node, site: Site, dying: Dying
+    ) -> None:
+        self.dying = dying
+        self.driver = driver
+        self.name = name
+        self.function = function
+        self.line = line
+        self.node = node
+        self.site = site
+        self.segment: Segment = site.segment
+        self.encoded = self.segment.encode()
+        self.digest = self.segment.digest()
+        self.misses: Counter[Reason] = Counter()
+        self.denied = False
+        self.recut: Callable[[frozenset[int]], None] | None = None
+        self._bound: dict[Any, Bound] = {}
+        self._signatures: dict[Any, _Signature] = {}
+        self._keyed = _keyed_inputs(self.segment)
+        self._sources = tuple(enumerate(site.inputs))
+        self._registers = tuple(source for source in site.inputs if isinstance(source, int))
+        self._plain = not self._keyed and len(self._registers) == len(site.inputs)
+        self._entries = itertools.count(1)
+        self.entries = 0
+        self._compiled = itertools.count(1)
+        self.compiled = 0
+
+    # ---- entry
+
+    def enter(self, registers: Registers) -> bool | _Watch:
+        """See `vm.Entry`."""
+        driver = self.driver
+        if not driver.enabled or self.denied:
+            return self._miss(Reason.DENIED if self.denied else driver.off_reason)
+        try:
+            values = self._gather(registers)
+        except NotFoundError:
+            return self._miss(Reason.UNKNOWN_PARAMETER)
+        key = tuple(
+            [v.layout if v.__class__ is TensorValue else v.__class__ for v in values]
+            if self._plain
+            else self._key(values)
+        )
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bind(key, values)
+        version = bound.version
+        if version is None:
+            return self._miss(bound.reason) if bound.reason is not Reason.EMPTY else False
+        code = version.code
+        if code is None:
+            return self._without_code(bound, version, values, registers)
+        return self._run(bound, version, code, values, registers)
+
+    def _gather(self, registers: Registers) -> list[Any]:
+        if self._plain:
+            return [registers[source] for source in self._registers]
+        load = self.driver.params.load
+        return [registers[s] if s.__class__ is int else load(s) for s in self.site.inputs]  # type: ignore[arg-type]
+
+    def _key(self, values: list[Any]) -> list[Any]:
+        keyed = self._keyed
+        return [
+            v.layout if v.__class__ is TensorValue else (v.__class__, v) if number in keyed else v.__class__
+            for number, v in enumerate(values)
+        ]
+
+    def _run(
+        self, bound: Bound, version: Version, code: Code, values: list[Any], registers: Registers
+    ) -> bool | _Watch:
+        call = bound.call
+        if call is None or call.code is not code:
+            call = self._prepare(bound, code, values)
+            if call is None:
+                return self._miss(Reason.GUARD)
+        timed = version.gain.wants(version.gain.compiled, bound.bucket)
+        began = time.perf_counter() if timed else 0.0
+        outputs = self._call(call, values, registers)
+        if outputs is None:
+            return self._miss(Reason.DEOPTIMISED)
+        for register in self.site.dying:
+            registers[register] = None
+        for register, value in self.site.outputs:
+            registers[register] = outputs[value] if value in outputs else values[value]
+        self.compiled = next(self._compiled)
+        version.used = next(self.driver.installed.ticks)
+        self.driver.hit()
+        if timed:
+            self.driver.timed(self, version, bound.bucket, time.perf_counter() - began)
+        return True
+
+    def _prepare(self, bound: Bound, code: Code, values: list[Any]) -> Call | None:
+        inputs = [v.layout.shape if v.__class__ is TensorValue else v for v in values]
+        strides = [v.layout.strides if v.__class__ is TensorValue else () for v in values]
+        call = prepare(code, self.segment, inputs, strides, self.driver.layouts)
+        bound.call = call
+        return call
+
+    def _call(self, call: Call, values: list[Any], registers: Registers) -> dict[int, Any] | None:
+        """Run the code; its outputs by value number, or None where the interpreter has to."""
+        driver, code = self.driver, call.code
+        try:
+            if call.size:
+                allocate(registers, call.size)
+        except HotblockError:
+            return None
+        memory = driver.memory
+        made = [memory.output(layout) for layout in call.layouts]
+        addresses = []
+        for position in code.tensors:
+            value = values[position]
+            address = value.address
+            if not address:
+                address = value.address = address_of(value.array)
+            addresses.append(address)
+        packs = [self._pack(code, number, values) for number in range(len(code.packs))] if code.packs else ()
+        scalars = (
+            [call.host[value] if value in call.host else values[value] for value, _ in code.scalars]
+            if code.scalars
+            else ()
+        )
+        threads = driver.threads.count if call.work >= _PARALLEL_WORK else 1
+        token = threads > 1 and driver.token.acquire(blocking=False)
+        threads = threads if token else 1
+        try:
+            arena = memory.arena(call.shared + threads * call.local)
+            block = code.packer.pack(
+                arena,
+                call.shared,
+                call.local,
+                threads,
+                *driver.threads.addresses,
+                *addresses,
+                *[value.address for value in made],
+                *scalars,
+                *packs,
+                *call.symbols,
+            )
+            status = code.entry(block)
+        finally:
+            if token:
+                driver.token.release()
+        if status:
+            return None
+        outputs: dict[int, Any] = dict(zip(call.values, made, strict=True))
+        outputs.update(call.scalar_outputs)
+        return outputs
+
+    def _pack(self, code: Code, number: int, values: list[Any]) -> int:
+        pack = code.packs[number]
+        value = values[pack.position]
+        held = value.packs
+        if held is None or pack.name not in held:
+            return self.driver.pack(pack, value)
+        return held[pack.name][1]  # type: ignore[no-any-return]
+
+    # ---- misses
+
+    def _miss(self, reason: Reason) -> bool:
+        self.entries = next(self._entries)
+        self.misses[reason] += 1
+        self.driver.missed()
+        return False
+
+    def _without_code(self, bound: Bound, version: Version, values: list[Any], registers: Registers) -> bool | _Watch:
+        version.entries += 1
+        if version.state is State.READY and version.candidate is not None:
+            return self._check(bound, version, values, registers)
+        self._miss(version.reason)
+        self.driver.cold(self, version, self.entries + self.compiled)
+        if version.state is State.REQUESTED and version.gain.wants(version.gain.interpreted, bound.bucket):
+            return _Timing(version, bound.bucket)
+        return False
+
+    def _check(self, bound: Bound, version: Version, values: list[Any], registers: Registers) -> bool | _Watch:
+        """Run new code beside the interpreter, once, and not more than once in a call from outside."""
+        context = registers[-1]
+        if context.checked or not self.driver.claim(version):
+            self._miss(Reason.CHECKING)
+            return False
+        context.checked = True
+        code = version.candidate
+        assert code is not None
+        call = self._prepare(bound, code, values)
+        outputs = None if call is None else self._call(call, values, registers)
+        self._miss(Reason.CHECKING)
+        if outputs is None:
+            # A guard or the status speaks against these inputs, not against the code; the next entry is as good.
+            self.driver.release(version)
+            return False
+        return _Check(self, version, outputs)
+
+    # ---- classes
+
+    def _bind(self, key: Any, values: list[Any]) -> Bound:
+        bound = self._classified(values)
+        if len(self._bound) >= _MAX_BOUND:
+            self._bound = {}
+        self._bound[key] = bound
+        return bound
+
+    def _classified(self, values: list[Any]) -> Bound:
+        size = 0
+        parts: list[Any] = []
+        for value in values:
+            if value.__class__ is TensorValue:
+                layout: Layout = value.layout
+                if not layout.elements:
+                    return Bound(None, Reason.EMPTY)
+                size += layout.elements
+                parts.append((layout.dtype, len(layout.shape), _layout_class(layout), layout.constant))
+            else:
+                parts.append(value.__class__)
+        signature = self._signature(tuple(parts))
+        if signature is None:
+            return Bound(None, Reason.ILL_TYPED)
+        ones = tuple([values[i].layout.shape[a] == 1 for i, a in signature.probes])
+        constants = tuple([values[i].layout.shape for i in signature.constants])
+        version = signature.versions.get((ones, constants))
+        if version is None:
+            version = Version(self._shape_class(signature, values))
+            version = signature.versions.setdefault((ones, constants), version)
+        return Bound(version, Reason.COLD, size.bit_length())
+
+    def _signature(self, parts: tuple[Any, ...]) -> _Signature | None:
+        if parts not in self._signatures:
+            classes = tuple(
+                TensorClass(part[0], (None,) * part[1], part[2]) if isinstance(part, tuple) else _scalar_class(part)
+                for part in parts
+            )
+            constants = tuple(n for n, part in enumerate(parts) if isinstance(part, tuple) and part[3])
+            try:
+                probes = find_probes(self.segment, ShapeClass(classes))
+            except IllegalClassError:
+                self._signatures[parts] = None  # type: ignore[assignment]
+            else:
+                wanted = tuple(sorted(probe for probe in probes if probe[0] not in constants))
+                self._signatures[parts] = _Signature(classes, wanted, constants)
+        return self._signatures[parts]
+
+    def _shape_class(self, signature: _Signature, values: list[Any]) -> ShapeClass:
+        probes = set(signature.probes)
+        inputs = []
+        for number, item in enumerate(signature.classes):
+            if isinstance(item, TensorClass):
+                shape = values[number].layout.shape
+                constant = number in signature.constants
+                dims = tuple(
+                    length if constant or (length == 1 and (number, axis) in probes) else None
+                    for axis, length in enumerate(shape)
+                )
+                item = TensorClass(item.dtype, dims, item.layout, constant)
+            inputs.append(item)
+        return ShapeClass(tuple(inputs))
+
+    # ---- what is known
+
+    def versions(self) -> list[Version]:
+        """Every version met so far."""
+        return [v for s in list(self._signatures.values()) if s is not None for v in list(s.versions.values())]
+
+    def places(self) -> list[int]:
+        """Where each instruction of the segment stands in its node."""
+        left_out = (Opcode.MOVE, Opcode.LOOP_HEAD, Opcode.LOAD_PARAM)
+        return [place for place, ins in enumerate(self.node.instructions) if ins.opcode not in left_out]
+
+
+class _Watch:
+    """Sees what the interpreter makes of the segment."""
+
+    def interpreted(self, registers: Registers) -> None:
+        raise NotImplementedError
+
+
+class _Timing(_Watch):
+    """Times an interpreted entry, so that code can be measured against it later."""
+
+    def __init__(self, version: Version, bucket: int) -> None:
+        self._version = version
+        self._bucket = bucket
+        self._began = time.perf_counter()
+
+    def interpreted(self, registers: Registers) -> None:
+        gain = self._version.gain
+        gain.add(gain.interpreted, self._bucket, time.perf_counter() - self._began)
+
+
+class _Check(_Watch):
+    """Holds the code's results until the interpreter has its own."""
+
+    def __init__(self, unit: Unit, version: Version, outputs: dict[int, Any]) -> None:
+        self._unit = unit
+        self._version = version
+        self._outputs = outputs
+
+    def interpreted(self, registers: Registers) -> None:
+        pairs = [(r, v) for r, v in self._unit.site.outputs if v in self._outputs]
+        wrong = difference([self._outputs[v] for _, v in pairs], [registers[r] for r, _ in pairs])
+        self._unit.driver.checked(self._unit, self._version, wrong)
+
+
+def _keyed_inputs(segment: Segment) -> frozenset[int]:
+    """Inputs whose value, should they be host scalars, decides more than elements: it is part of the exact key."""
+    host = set(range(segment.inputs))
+    keyed = set()
+    for ins in segment.instructions:
+        scalars_only = ins.opcode.fusion is FusionKind.HOST or all(value in host for value in ins.operands)
+        if scalars_only:
+            host.update(ins.results)
+        for place, value in enumerate(ins.operands):
+            if value < segment.inputs and (scalars_only or ins.opcode.operand(place).kind is OperandKind.INT):
+                keyed.add(value)
+    return frozenset(keyed)
+
+
+def _layout_class(layout: Layout) -> LayoutClass:
+    if layout.contiguous:
+        return LayoutClass.CONTIGUOUS
+    dense = bool(layout.strides) and layout.strides[-1] == layout.dtype.itemsize
+    return LayoutClass.ROWS if dense else LayoutClass.STRIDED
+
+
+def _scalar_class(kind: type) -> ScalarClass:
+    return ScalarClass({bool: ScalarKind.BOOL, int: ScalarKind.INT, float: ScalarKind.FLOAT}[kind])
