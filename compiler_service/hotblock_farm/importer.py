@@ -116,8 +116,10 @@ class _Importer:
                     self.values.append(self._leaf(value, self.types[value]))
         if refused:
             raise RefusedError("; ".join(dict.fromkeys(refused.values())), frozenset(refused))
+        # Host scalars that leave are the runtime's own.
         for value in self.segment.outputs:
-            self.graph.outputs.append(self._output(value))
+            if not isinstance(self.types[value], ScalarType):
+                self.graph.outputs.append(self._output(value))
         return self.graph.pruned()
 
     def _leaf(self, number: int, type_: ValueType) -> int:
@@ -128,10 +130,8 @@ class _Importer:
         raise RefusedError("a value of unknown type")
 
     def _output(self, value: int) -> int:
-        """A value that leaves is memory of its own, unless it is a host scalar."""
+        """A tensor that leaves is memory of its own."""
         node = self.graph[self.values[value]]
-        if node.op is Op.SCALAR and isinstance(self.types[value], ScalarType):
-            return node.number
         if node.is_leaf or node.is_view or node.number in self.graph.outputs:
             # The attribute keeps two copies of one value apart.
             return self._add(Op.COPY, (node.number,), node.dtype, node.shape, len(self.graph.outputs))
@@ -155,6 +155,8 @@ class _Importer:
         value = self.graph[node]
         if value.dtype is dtype:
             return node
+        if dtype.is_float and dtype.bits == 16 and value.dtype.is_integer and value.dtype.bits > 16:
+            raise RefusedError(f"{value.dtype} to {dtype} has no translation")
         return self._add(Op.CAST, (node,), dtype, value.shape)
 
     def _operand(self, value: int, element: DType) -> int:
@@ -308,9 +310,14 @@ class _Importer:
         """A reduction; axes stay with length 1 unless the result has another shape."""
         node = self.graph[x]
         kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(node.shape))
-        if not axes:
-            return x
-        result = self._add(op, (x,), node.dtype, kept, axes)
+        # What is known to be one element needs no loop; a sum starts from +0.
+        long = tuple(axis for axis in axes if node.shape[axis] != 1)
+        if long:
+            result = self._add(op, (x,), node.dtype, kept, long)
+        elif op is Op.SUM and node.dtype.is_float:
+            result = self._map(Op.ADD, x, self._const(0, node.dtype))
+        else:
+            result = x
         if shape is None or shape == kept:
             return result
         dropped = tuple(axis for axis in range(len(kept)) if axis not in axes)
@@ -453,7 +460,8 @@ class _Importer:
 
     def _silu(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         self._demand_narrow(dtype, ins)
-        x = self._tensor(ins.operands[0], wide(dtype))
+        # In float64, where the sigmoid of no float32 loses digits to a subnormal.
+        x = self._tensor(ins.operands[0], DType.FLOAT64)
         return self._cast(self._map(Op.MUL, x, self._map(Op.SIGMOID, x)), dtype)
 
     # ---- contractions and what moves whole rows

@@ -208,7 +208,7 @@ def _matmul_reads(graph: Graph, node: Node) -> Iterator[Read]:
 def make_plan(fusion: Fusion, shape_class: ShapeClass) -> Plan:
     """Stages, places and arguments."""
     graph = fusion.graph
-    outputs = [node for node in graph.outputs if graph[node].op is not Op.SCALAR]
+    outputs = list(graph.outputs)
     arguments = Arguments(
         inputs=tuple(i for i, item in enumerate(shape_class.inputs) if isinstance(item, TensorClass)),
         outputs=len(outputs),
@@ -341,8 +341,8 @@ def _place(plan: Plan) -> None:
             inside = inside and group.maps[member][:1] == (0,)
             allocator = local if inside else shared
             plan.buffers[member] = Buffer(Space.LOCAL if inside else Space.SHARED, 0, allocator.take(size))
-        for name, size in scratch_sizes(plan, group):
-            offset = local.take(size)
+        scratch = [(name, size, local.take(size)) for name, size in scratch_sizes(plan, group)]
+        for name, size, offset in scratch:
             plan.scratch[group, name] = offset
             local.give(offset, size)
         for member, buffer in list(plan.buffers.items()):

@@ -1,8 +1,8 @@
 """Keeps compile workers, gives them jobs, ends those that hang, and signs what they make.
 
 A process of its own between a runtime and the workers: it holds the private key, which no process that runs LLVM on
-somebody's bytes ever sees, and it ends with its input. Messages come in as CompileRequest and go out as CompileReply; the first one
-out is HELLO with the public key.
+somebody's bytes ever sees, and it ends with its input. Messages come in as CompileRequest and go out as CompileReply; the
+first one out is HELLO with the public key.
 """
 
 from __future__ import annotations

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from support.engines import Engine, use
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     with np.errstate(all="ignore"):
         yield
+
+
+@pytest.fixture(autouse=True, params=list(Engine), ids=lambda engine: engine.value)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Every test of numbers runs on every engine."""
+    use(request.param)
+    yield request.param
+    use(Engine.INTERPRETER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.engines import engine_runtime, warmed
 
 import hotblock as hb
 from hotblock.isa import parse
@@ -18,14 +19,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{path.stem}:{name}" for path, name in CASES])
-def test_program(rt: hb.Runtime, path: Path, name: str) -> None:
+def test_program(path: Path, name: str) -> None:
     try:
-        loaded = rt.load(path)
+        loaded = engine_runtime().load(path)
     except (hb.ShapeError, hb.DTypeError) as error:
         pytest.fail(f"refused at load: {error}")
     if name.startswith("test_"):
-        assert loaded[name]() is True
+        assert warmed(loaded[name]) is True
     else:
         with pytest.raises(hb.HotblockError) as caught:
-            loaded[name]()
+            warmed(loaded[name])
         assert caught.value.location is not None

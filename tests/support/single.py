@@ -5,13 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import hotblock as hb
-from hotblock.isa import Block, Function, Opcode, Param, Program, instruction
+from support.engines import Engine, current, engine_runtime, warmed
 
-
-@lru_cache(maxsize=1)
-def _runtime() -> hb.Runtime:
-    return hb.Runtime(compiler="off")
+from hotblock.isa import Access, Block, Function, Opcode, Param, Program, instruction
 
 
 @lru_cache(maxsize=4096)
@@ -24,11 +20,13 @@ def program_of(opcode: Opcode, operands: int, results: int, attrs: tuple[tuple[s
 
 
 @lru_cache(maxsize=4096)
-def _loaded(opcode: Opcode, operands: int, results: int, attrs: tuple[tuple[str, Any], ...]) -> Any:
-    return _runtime().load(program_of(opcode, operands, results, attrs))
+def _loaded(engine: Engine, opcode: Opcode, operands: int, results: int, attrs: tuple[tuple[str, Any], ...]) -> Any:
+    return engine_runtime().load(program_of(opcode, operands, results, attrs))
 
 
 def run_op(opcode: Opcode, *operands: Any, results: int | None = None, **attrs: Any) -> Any:
-    """The result (a tuple of several) of one instruction on these operands."""
+    """The result (a tuple of several) of one instruction on these operands, on the engine in use."""
     count = opcode.results if results is None else results
-    return _loaded(opcode, len(operands), count, tuple(sorted(attrs.items())))(*operands)
+    loaded = _loaded(current(), opcode, len(operands), count, tuple(sorted(attrs.items())))
+    writes = any(operand.access is Access.WRITE for operand in opcode.operands)
+    return loaded(*operands) if writes else warmed(loaded, *operands)

@@ -1,8 +1,8 @@
 """Attention, dense or over packed sequences: scores, softmax and the product with the values, a few queries at a time.
 
 For each sequence (or batch entry) and head the keys are packed once; then tiles of queries go through the same register
-tiles as contractions. Where a causal mask hides values that are not finite, the interpreter is asked to do it: a hidden value must
-not reach a row through 0 * NaN.
+tiles as contractions. Where a causal mask hides values that are not finite, the interpreter is asked to do it: a hidden
+value must not reach a row through 0 * NaN.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Contractions: a register tile that accumulates over k in order, panels of the right side, epilogues.
 
 A tile of `tile_rows` x two registers stays in registers while k runs; it goes through a small buffer on the stack, from
-which the epilogue reads. A constant right side is packed once, panel by panel, by code of its own in the image; one whose rows are
-not dense is packed by the thread that needs it; any other is read where it is. What a panel has beyond the last column is
-zero or masked.
+which the epilogue reads. A constant right side is packed once, panel by panel, by code of its own in the image; one whose
+rows are not dense is packed by the thread that needs it; any other is read where it is. What a panel has beyond the last
+column is zero or masked.
 """
 
 from __future__ import annotations

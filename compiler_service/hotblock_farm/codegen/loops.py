@@ -437,9 +437,9 @@ class LoopKernel(Kernel):
         """All lanes as one, pairwise: always the same order."""
         while value.lanes > 1:
             half = value.lanes // 2
-            low = self.e.shuffle(value, range(half))
-            high = self.e.shuffle(value, range(half, 2 * half))
             if half == 1:
                 low, high = self.e.extract(value, 0), self.e.extract(value, 1)
+            else:
+                low, high = self.e.shuffle(value, range(half)), self.e.shuffle(value, range(half, 2 * half))
             value = self._combine(member, low, high)
         return value

@@ -13,11 +13,16 @@ __all__ = ["difference"]
 
 _TOLERANCE: Final = 2.0**-10
 _TOLERANCE_16: Final = 2.0**-5
+_CANCELLED: Final = 2.0**-8
+"""Of the tolerance, against the largest value around: what is left of a difference of large numbers has few digits."""
 
 
-def difference(native: list[Any], interpreted: list[Any]) -> str:
+def difference(native: list[Any], interpreted: list[Any], inputs: list[Any]) -> str:
     """What is wrong with the code's results, or nothing. Integers and bools agree exactly, floats within a share of the
-    largest; NaN and inf stand in the same places."""
+    largest of the output, or a small share of the largest of all; NaN and inf stand in the same places."""
+    around = [v.array for v in (*interpreted, *inputs) if isinstance(v, TensorValue) and v.layout.dtype.is_float]
+    with np.errstate(all="ignore"):
+        largest = max((_largest(array) for array in around), default=0.0)
     for number, (got, wanted) in enumerate(zip(native, interpreted, strict=True)):
         if isinstance(wanted, TensorValue) != isinstance(got, TensorValue):
             return f"output {number} is a {type(got).__name__}, not a {type(wanted).__name__}"
@@ -25,13 +30,19 @@ def difference(native: list[Any], interpreted: list[Any]) -> str:
             if type(got) is not type(wanted) or not (got == wanted or (got != got and wanted != wanted)):
                 return f"output {number} is {got!r}, not {wanted!r}"
             continue
-        found = _tensors(got, wanted)
+        found = _tensors(got, wanted, largest)
         if found:
             return f"output {number}: {found}"
     return ""
 
 
-def _tensors(got: TensorValue, wanted: TensorValue) -> str:
+def _largest(array: Any) -> float:
+    """The largest finite magnitude."""
+    values = np.abs(array.astype(np.float64))
+    return float(np.max(values, initial=0.0, where=np.isfinite(values)))
+
+
+def _tensors(got: TensorValue, wanted: TensorValue, largest: float) -> str:
     if got.layout is not wanted.layout:
         return f"{got.layout!r}, not {wanted.layout!r}"
     dtype = wanted.layout.dtype
@@ -47,6 +58,7 @@ def _tensors(got: TensorValue, wanted: TensorValue) -> str:
         if not np.array_equal(a[~finite & ~np.isnan(a)], b[~finite & ~np.isnan(b)]):
             return "infinities in other places"
         a, b = np.where(finite, a, 0), np.where(finite, b, 0)
-        limit = (_TOLERANCE_16 if dtype.bits == 16 else _TOLERANCE) * np.max(np.abs(b), initial=0.0)
+        tolerance = _TOLERANCE_16 if dtype.bits == 16 else _TOLERANCE
+        limit = tolerance * max(np.max(np.abs(b), initial=0.0), _CANCELLED * largest)
         worst = np.max(np.abs(a - b), initial=0.0)
     return "" if worst <= limit else f"off by {worst:.3g}, more than {limit:.3g}"

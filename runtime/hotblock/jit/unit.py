@@ -249,7 +249,7 @@ class Unit:
             # A guard or the status speaks against these inputs, not against the code; the next entry is as good.
             self.driver.release(version)
             return False
-        return _Check(self, version, outputs)
+        return _Check(self, version, outputs, values)
 
     # ---- classes
 
@@ -349,14 +349,16 @@ class _Timing(_Watch):
 class _Check(_Watch):
     """Holds the code's results until the interpreter has its own."""
 
-    def __init__(self, unit: Unit, version: Version, outputs: dict[int, Any]) -> None:
+    def __init__(self, unit: Unit, version: Version, outputs: dict[int, Any], inputs: list[Any]) -> None:
         self._unit = unit
         self._version = version
         self._outputs = outputs
+        self._inputs = inputs
 
     def interpreted(self, registers: Registers) -> None:
         pairs = [(r, v) for r, v in self._unit.site.outputs if v in self._outputs]
-        wrong = difference([self._outputs[v] for _, v in pairs], [registers[r] for r, _ in pairs])
+        native, interpreted = [self._outputs[v] for _, v in pairs], [registers[r] for r, _ in pairs]
+        wrong = difference(native, interpreted, self._inputs)
         self._unit.driver.checked(self._unit, self._version, wrong)
 
 
