@@ -145,6 +145,7 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    padding: dict[int, int] = field(default_factory=dict)  # bytes behind each row of a stored node; see `plan`
     _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def add(

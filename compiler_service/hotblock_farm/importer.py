@@ -534,7 +534,7 @@ class _Importer:
 
     def _reshapes_in_place(self, x: int, shape: Shape) -> bool:
         where = locate(self.graph, x, self.shape_class)
-        return reshaped(where.shape, where.strides, shape) is not None
+        return reshaped(where.shape, where.strides, shape, self.graph[x].dtype.itemsize) is not None
 
     def _view_axes(
         self, ins: Instruction, source: Shape, shape: Shape

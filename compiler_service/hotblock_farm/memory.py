@@ -9,7 +9,16 @@ from hotblock.shapes.classes import LayoutClass, ShapeClass, TensorClass
 from hotblock.shapes.dims import Dim, Extent, exact_quotient, symbol
 from hotblock_farm.graph import Graph, Node, Op, ViewMap
 
-__all__ = ["Location", "dense_strides", "locate", "reshaped", "stride_symbol"]
+__all__ = [
+    "Location",
+    "dense_strides",
+    "locate",
+    "reshaped",
+    "stored_row",
+    "stored_size",
+    "stored_strides",
+    "stride_symbol",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,23 @@ def dense_strides(shape: Sequence[Extent], itemsize: int) -> tuple[Extent, ...]:
     return tuple(reversed(strides))
 
 
+def stored_strides(graph: Graph, node: Node) -> tuple[Extent, ...]:
+    """How a stored node lies in memory: in C order, perhaps with something between its rows."""
+    strides = dense_strides(node.shape, node.dtype.itemsize)
+    pad = graph.padding.get(node.number, 0)
+    return (strides[0] + pad, *strides[1:]) if pad else strides
+
+
+def stored_row(graph: Graph, node: Node) -> Extent:
+    """Bytes from one row to the next."""
+    return stored_strides(graph, node)[0] if node.shape else node.dtype.itemsize
+
+
+def stored_size(graph: Graph, node: Node) -> Extent:
+    """Bytes of a stored node."""
+    return node.shape[0] * stored_row(graph, node) if node.shape else node.dtype.itemsize
+
+
 def locate(graph: Graph, number: int, shape_class: ShapeClass) -> Location:
     """Where a node is that is an input, stored, or a view of such. Raises ValueError for a reshape that needs a copy."""
     node = graph[number]
@@ -44,17 +70,17 @@ def locate(graph: Graph, number: int, shape_class: ShapeClass) -> Location:
         return _viewed(node, locate(graph, node.operands[0], shape_class))
     if node.op is Op.RESHAPE:
         inner = locate(graph, node.operands[0], shape_class)
-        strides = reshaped(inner.shape, inner.strides, node.shape)
+        strides = reshaped(inner.shape, inner.strides, node.shape, node.dtype.itemsize)
         if strides is None:
             raise ValueError("a reshape that needs a copy")
         return Location(inner.base, node.shape, strides, inner.offset)
-    strides = dense_strides(node.shape, node.dtype.itemsize)
+    strides = stored_strides(graph, node)
     if node.op is Op.INPUT:
         position = node.attr
         assert isinstance(position, int)
-        item = shape_class.inputs[position]
-        assert isinstance(item, TensorClass)
-        if item.layout is not LayoutClass.CONTIGUOUS:
+        # A value that stands for a refused instruction while the rest is looked at is no input, and dense.
+        item = shape_class.inputs[position] if position < len(shape_class.inputs) else None
+        if isinstance(item, TensorClass) and item.layout is not LayoutClass.CONTIGUOUS:
             known = len(strides) - (item.layout is LayoutClass.ROWS)
             strides = (*(stride_symbol(position, axis) for axis in range(known)), *strides[known:])
     return Location(number, node.shape, strides)
@@ -74,9 +100,11 @@ def _viewed(node: Node, inner: Location) -> Location:
 
 
 def reshaped(
-    shape: Sequence[Extent], strides: Sequence[Extent], new_shape: Sequence[Extent]
+    shape: Sequence[Extent], strides: Sequence[Extent], new_shape: Sequence[Extent], itemsize: int
 ) -> tuple[Extent, ...] | None:
     """The strides of the same elements in another shape, or None where that is not known to need no copy."""
+    if tuple(strides) == dense_strides(shape, itemsize):
+        return dense_strides(new_shape, itemsize)
     old = [(length, stride) for length, stride in zip(shape, strides, strict=True) if length != 1]
     result: list[Extent] = []
     remaining: Extent = 1  # of the old axis that is being split: what is left of it

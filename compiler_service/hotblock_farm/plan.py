@@ -16,7 +16,7 @@ from hotblock.shapes.classes import LayoutClass, ShapeClass, TensorClass
 from hotblock.shapes.dims import Extent, floordiv, product
 from hotblock_farm.fuse import Fusion, Group, GroupKind, resolve_views
 from hotblock_farm.graph import Graph, Node, Op
-from hotblock_farm.memory import locate
+from hotblock_farm.memory import locate, stored_row, stored_size
 
 __all__ = [
     "HEADER",
@@ -39,6 +39,7 @@ to use; the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threa
 ALIGNMENT = 64
 ATTENTION_ROWS = 16  # queries whose scores are kept at a time, at most
 ATTENTION_PAD = 64  # keys that a row of scores may be padded by
+CACHE_PERIOD = 2048  # bytes after which addresses meet in half of the sets of a first-level cache
 MAX_PANEL = 128  # columns of a panel of packed elements, at most
 STATUS_BYTES = 64
 """The arena begins with the status of the call: 0, or 1 where the interpreter has to run the segment instead."""
@@ -209,6 +210,7 @@ def make_plan(fusion: Fusion, shape_class: ShapeClass) -> Plan:
     """Stages, places and arguments."""
     graph = fusion.graph
     outputs = list(graph.outputs)
+    graph.padding = _padding(fusion)
     arguments = Arguments(
         inputs=tuple(i for i, item in enumerate(shape_class.inputs) if isinstance(item, TensorClass)),
         outputs=len(outputs),
@@ -224,6 +226,22 @@ def make_plan(fusion: Fusion, shape_class: ShapeClass) -> Plan:
     _place(plan)
     plan.work = _work(plan)
     return plan
+
+
+def _padding(fusion: Fusion) -> dict[int, int]:
+    """Space between the rows of intermediate matrices whose rows would all begin in the same few sets of a cache: the rows
+    of a contraction's tile would push each other out."""
+    graph = fusion.graph
+    reshaped = {node.operands[0] for node in graph.nodes if node.op is Op.RESHAPE}
+    found = {}
+    for number in fusion.stored:
+        node = graph[number]
+        if number in graph.outputs or number in reshaped or len(node.shape) != 2:
+            continue
+        columns = node.shape[1]
+        if isinstance(columns, int) and columns * node.dtype.itemsize % CACHE_PERIOD == 0:
+            found[number] = ALIGNMENT
+    return found
 
 
 def _packed(fusion: Fusion, shape_class: ShapeClass) -> Iterator[int]:
@@ -283,7 +301,7 @@ def _is_row_local(fusion: Fusion, shape_class: ShapeClass, read: Read, made: set
     if where.base not in made:
         return True
     base = fusion.graph[where.base]
-    row = product(base.shape[1:]) * base.dtype.itemsize
+    row = stored_row(fusion.graph, base)
     followed = [axis for axis, loop in enumerate(read.axes) if loop == 0]
     # The start of a view within a row is smaller than a row; one that skips rows has another length.
     return len(followed) == 1 and where.strides[followed[0]] == row and where.shape[followed[0]] == base.shape[0]
@@ -332,7 +350,7 @@ def _place(plan: Plan) -> None:
                 plan.buffers[member] = Buffer(Space.OUTPUT, numbers[member])
                 continue
             node = graph[member]
-            size = padded_size(product(node.shape) * node.dtype.itemsize)
+            size = padded_size(stored_size(graph, node))
             readers = [t for t, g in enumerate(order) if any(_base(plan, r) == member for r in reads(fusion, g))]
             inside = all(stage_of[order[t]] == stage_of[group] for t in readers)
             rows = plan.stages[stage_of[group]].rows
@@ -348,7 +366,7 @@ def _place(plan: Plan) -> None:
         for member, buffer in list(plan.buffers.items()):
             if buffer.space is not Space.OUTPUT and max(last_read.get(member, -1), made_by[member]) == time:
                 node = graph[member]
-                size = padded_size(product(node.shape) * node.dtype.itemsize)
+                size = padded_size(stored_size(graph, node))
                 (local if buffer.space is Space.LOCAL else shared).give(buffer.offset, size)
     plan.shared_size, plan.local_size = shared.top, local.top
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from support.native import InProcess
-
 import hotblock as hb
+from support.native import InProcess
 
 __all__ = ["Engine", "current", "engine_runtime", "settled", "use", "warmed"]
 

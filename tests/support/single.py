@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from support.engines import Engine, current, engine_runtime, warmed
-
 from hotblock.isa import Access, Block, Function, Opcode, Param, Program, instruction
+from support.engines import Engine, current, engine_runtime, warmed
 
 
 @lru_cache(maxsize=4096)

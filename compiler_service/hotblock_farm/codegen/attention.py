@@ -18,7 +18,7 @@ from hotblock_farm.codegen.math import exp32
 from hotblock_farm.codegen.math_ops import MathOps
 from hotblock_farm.codegen.target import Target
 from hotblock_farm.fuse import Group
-from hotblock_farm.memory import dense_strides
+from hotblock_farm.memory import stored_strides
 from hotblock_farm.plan import ATTENTION_ROWS, Plan, Stage
 
 __all__ = ["AttentionKernel"]
@@ -41,7 +41,7 @@ class AttentionKernel(Kernel):
         self.causal: bool = self.node.attr[0]
         self.scale: float | None = self.node.attr[1]
         self.places = [self.locate(operand) for operand in self.node.operands[:3]]
-        self.out_strides = dense_strides(self.node.shape, 4)
+        self.out_strides = stored_strides(self.graph, self.node)
         self._made: dict[str, Value] = {}
 
     def emit(self) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hotblock.isa.dtypes import DType
-from hotblock.shapes.dims import Extent, product
+from hotblock.shapes.dims import Extent
 from hotblock_farm.codegen.expression import ELEMENTS, apply
 from hotblock_farm.codegen.ir import Emitter, Module, Value
 from hotblock_farm.fuse import Group
 from hotblock_farm.graph import Node, Op
-from hotblock_farm.memory import Location, locate
+from hotblock_farm.memory import Location, locate, stored_row
 from hotblock_farm.plan import Plan, Space, Stage
 
 __all__ = ["Kernel", "Need", "Wanted"]
@@ -91,7 +91,7 @@ class Kernel:
             buffer = self.plan.buffers.get(number)
             if buffer is not None and buffer.space is Space.LOCAL:
                 node = self.graph[number]
-                row = self.extent(product(node.shape[1:]) * node.dtype.itemsize)
+                row = self.extent(stored_row(self.graph, node))
                 with self.e.hoisted():
                     address = self.e.offset(
                         address, self.e.op("sub", self.e.integer(0), self.e.op("mul", self.lo, row))

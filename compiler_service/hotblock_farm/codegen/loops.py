@@ -17,7 +17,7 @@ from hotblock_farm.codegen.ir import Module, Value
 from hotblock_farm.codegen.kernel import Kernel
 from hotblock_farm.fuse import AxisMap, Group, resolve_views
 from hotblock_farm.graph import MATH, Node, Op
-from hotblock_farm.memory import dense_strides
+from hotblock_farm.memory import stored_strides
 from hotblock_farm.plan import Plan, Stage, operand_axes, reads
 
 __all__ = ["LoopKernel"]
@@ -61,7 +61,7 @@ class LoopKernel(Kernel):
 
     def _store_strides(self, member: int) -> dict[int, Extent]:
         node = self.graph[member]
-        strides = dense_strides(node.shape, node.dtype.itemsize)
+        strides = stored_strides(self.graph, node)
         return {a: s for a, s in zip(self.group.maps[member], strides, strict=True) if a is not None}
 
     def _merged(self, order: list[int]) -> list[list[int]]:
@@ -388,7 +388,7 @@ class LoopKernel(Kernel):
     def _store(self, member: int, value: Value, mask: Value | None) -> None:
         e = self.e
         node = self.graph[member]
-        strides = dense_strides(node.shape, node.dtype.itemsize)
+        strides = stored_strides(self.graph, node)
         distance, lane = self._distance(self.group.maps[member], strides, 0)
         pointer = e.offset(self.base(member), distance)
         stored = to_memory(e, value, node.dtype)

@@ -25,7 +25,7 @@ from hotblock_farm.plan import HEADER, Plan, Space, Stage
 
 __all__ = ["Packing", "Program", "write_program"]
 
-_CHUNK: Final = 112
+_CHUNK: Final = 224
 """Rows that go through all groups of a stage before the next ones do."""
 
 _EVERYTHING: Final = 1 << 40

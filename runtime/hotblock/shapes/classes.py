@@ -170,7 +170,8 @@ def analyse(segment: Segment, shape_class: ShapeClass) -> Analysis:
     unstated = set()
     at = segment.inputs
     for position, ins in enumerate(segment.instructions):
-        if any(not _symbols(final[value]) <= known for value in range(at, at + len(ins.results))):
+        given = known.union(*(_symbols(final[value]) for value in ins.operands))
+        if any(not _symbols(final[value]) <= given for value in range(at, at + len(ins.results))):
             unstated.add(position)
         at += len(ins.results)
     guards = []
