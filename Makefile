@@ -61,9 +61,11 @@ imports: $(STAMP) ## The import rule of ARCHITECTURE.md
 	$(BIN)/lint-imports
 
 .PHONY: gen
-gen: $(STAMP) ## Write generated files: protobuf stubs, ISA.md, REQUIREMENTS.md
+gen: $(STAMP) ## Write generated files: protobuf stubs, ISA.md, STATES.md, KEY.md, REQUIREMENTS.md
 	cd proto && $(PROTOC) hotblock_proto/v1/*.proto
 	$(BIN)/python -m hotblock.isa.document runtime/ISA.md
+	$(BIN)/python -m hotblock.jit.document states runtime/hotblock/jit/STATES.md
+	$(BIN)/python -m hotblock.jit.document keys cache/KEY.md
 	$(BIN)/python tests/requirements.py tests/REQUIREMENTS.md
 
 .PHONY: gen-check
@@ -73,6 +75,8 @@ gen-check: $(STAMP) ## Fail unless generated files are fresh
 	@cd $(VENV)/gen && $(PROTOC) hotblock_proto/v1/*.proto
 	diff -r -x __pycache__ proto/hotblock_proto/v1 $(VENV)/gen/hotblock_proto/v1
 	$(BIN)/python -m hotblock.isa.document --check runtime/ISA.md
+	$(BIN)/python -m hotblock.jit.document states --check runtime/hotblock/jit/STATES.md
+	$(BIN)/python -m hotblock.jit.document keys --check cache/KEY.md
 	$(BIN)/python tests/requirements.py --check tests/REQUIREMENTS.md
 
 .PHONY: fuzz

@@ -20,7 +20,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from hotblock.jit.compiler import Job, Outcome, Reply
+from hotblock.jit.compiler import Job, Outcome, Reply, Stage
 from hotblock_cache.errors import SignatureError
 from hotblock_cache.signing import Verifier
 from hotblock_farm.errors import FarmError
@@ -83,6 +83,14 @@ class Embedded:
             else:
                 assert self._wake is not None
                 os.write(self._wake[1], b"w")
+
+    def lower(self, job: Job, stage: Stage, target: str) -> str:
+        """What a stage makes of a job, or why nothing: in a process of its own, which this one waits for."""
+        request = pb.CompileRequest(segment=job.segment, shape_class=job.shape_class, target=target)
+        command = [sys.executable, "-I", "-m", "hotblock_farm.lower", stage.value]
+        done = subprocess.run(command, input=request.SerializeToString(), stdout=subprocess.PIPE, check=False)
+        text = done.stdout.decode(errors="replace")
+        return text if done.returncode == 0 else f"refused: {text}\n"
 
     def close(self) -> None:
         with self._lock:

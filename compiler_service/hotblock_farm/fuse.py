@@ -292,25 +292,27 @@ class _Fuser:
 
     def _merge_producers(self, node: Node) -> None:
         """Take in the groups of operands that have the same loops and do not depend on each other."""
-        group = self.group_of[node.number]
-        if group.kind is not GroupKind.LOOP or group.reduced:
-            return
         for other in self._candidates(node):
-            mergeable = other is not group and other.kind is GroupKind.LOOP and other.domain == group.domain
-            if not mergeable or (other.reduced and group.reduced):
+            group = self.group_of[node.number]
+            if other is group or group.kind is not GroupKind.LOOP or other.kind is not GroupKind.LOOP:
+                continue
+            if other.domain != group.domain or (other.reduced and group.reduced and other.reduced != group.reduced):
                 continue
             operands = [o for o in node.operands if self.group_of.get(self._base(o)) is other]
             if not all(self._reads_directly(operand) for operand in operands):
                 continue
             if group in self._ancestors(other) or self._reaches_around(other, group):
                 continue
-            self._merge(other, group, node)
+            if group.reduced and not other.reduced:
+                self._merge(group, other)
+            else:
+                self._merge(other, group)
 
     def _reaches_around(self, start: Group, end: Group) -> bool:
         """Whether a path leads from one group to another through a third."""
         return any(start in self._ancestors(before) for before in set(self._before(end)) if before is not start)
 
-    def _merge(self, into: Group, group: Group, node: Node) -> None:
+    def _merge(self, into: Group, group: Group) -> None:
         # The merged members must be read with the maps that they have; try one by one on a copy.
         saved = (list(into.members), dict(into.maps), into.reduced)
         for member in group.members:

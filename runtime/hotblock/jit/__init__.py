@@ -1,7 +1,7 @@
 """The JIT: what is hot, for which shapes, what to ask of a compiler, when to trust what comes back."""
 
-from hotblock.jit.compiler import Compiler, Job, Outcome, Reply
-from hotblock.jit.discovery import choose
+from hotblock.jit.compiler import Compiler, Decline, Job, Outcome, Reply, Stage
+from hotblock.jit.discovery import choose, installed
 from hotblock.jit.driver import Driver, Settings
 from hotblock.jit.heat import DEFAULT_THRESHOLD, INFERENCE_THRESHOLD
 from hotblock.jit.reasons import Reason
@@ -11,6 +11,7 @@ __all__ = [
     "DEFAULT_THRESHOLD",
     "INFERENCE_THRESHOLD",
     "Compiler",
+    "Decline",
     "Driver",
     "Explanation",
     "Job",
@@ -19,7 +20,9 @@ __all__ = [
     "Reply",
     "Report",
     "Settings",
+    "Stage",
     "choose",
     "explain",
+    "installed",
     "report",
 ]

@@ -45,6 +45,8 @@ class Bound:
     version: Version | None
     reason: Reason
     bucket: int = 0  # entries of about the same size
+    timed: bool = True  # whether entries are timed, to tell whether the code is worth it
+    entries: int = 0  # timed ones
     call: Call | None = None
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from hotblock.devices.native import Threads, address_of, host_target, threads
 from hotblock.errors import HotblockError
 from hotblock.jit.artifact import Pack, load
+from hotblock.jit.binding import Bound
 from hotblock.jit.compiler import Compiler, Job, Outcome, Reply
 from hotblock.jit.heat import is_hot
 from hotblock.jit.memory import ThreadMemory
@@ -43,6 +44,7 @@ _PACK_LIMIT: Final = 1 << 30
 """Bytes of packed constants that a runtime keeps."""
 
 _RECENT: Final = 1000
+_WARM_UP: Final = 2
 _logger = logging.getLogger("hotblock.jit")
 _token = threading.Lock()  # native parallel regions of this process: one at a time
 
@@ -90,14 +92,15 @@ class Driver:
         self.counters = Counters()
         self.units: list[Unit] = []
         self.installed = Installed(settings.capacity, self._evicted)
+        self.ticks = self.installed.ticks
         self._compiler = compiler
         self._lock = threading.Condition()
-        self._degrade = Degrade()
+        self.degrade = Degrade()
         self._backoff = Backoff()
         self._random = random.Random()
         self._generations = itertools.count(1)
         self._pending: dict[int, tuple[Unit, Version, bytes]] = {}
-        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self.recent: deque[bool] = deque(maxlen=_RECENT)  # whether entries ran code
         self._packed = 0
         self._closed = False
         self._pid = os.getpid()
@@ -138,30 +141,28 @@ class Driver:
 
     # ---- what entries report
 
-    def hit(self) -> None:
-        self._recent.append(True)
-        if self._degrade.misses_in_a_row:
-            self._degrade.hit()
-
     def missed(self) -> None:
-        self._recent.append(False)
+        self.recent.append(False)
 
     def cold(self, unit: Unit, version: Version, entries: int) -> None:
         """An entry of a version without code: ask for it, if it is time."""
         now = time.monotonic()
         if version.state is State.REQUESTED:
-            self._degrade.miss(now)
+            self.degrade.miss(now)
             return
         if version.state is State.COOLDOWN and now >= version.cool_at:
             self._event(version, Event.COOLED)
         if version.state is State.COLD and is_hot(entries, version.entries, self.settings.threshold):
             self._ask(unit, version, now)
 
-    def timed(self, unit: Unit, version: Version, bucket: int, seconds: float) -> None:
-        """A timed entry of installed code."""
+    def timed(self, unit: Unit, version: Version, bound: Bound, seconds: float) -> None:
+        """A timed entry of installed code. The first of a key has memory and packed constants to make and says nothing."""
         gain = version.gain
-        gain.add(gain.compiled, bucket, seconds)
-        if gain.is_lost(bucket) and version.state is State.INSTALLED:
+        bound.entries += 1
+        if bound.entries > _WARM_UP:
+            gain.add(gain.compiled, bound.bucket, seconds)
+        bound.timed = gain.wants(gain.compiled, bound.bucket)
+        if gain.is_lost(bound.bucket) and version.state is State.INSTALLED:
             self._event(version, Event.NO_GAIN)
             _logger.info("%s: retired, the code is no faster than the interpreter", unit.name)
 
@@ -244,7 +245,7 @@ class Driver:
             if self._forked:
                 version.reason = Reason.FORKED
                 return
-            if not self._degrade.may_request(now):
+            if not self.degrade.may_request(now):
                 version.reason = Reason.DEGRADED
                 return
             number = next(self._generations)
@@ -254,7 +255,7 @@ class Driver:
             specialization = Specialization(_NAMESPACE, unit.digest, shape_class, self.target).digest
             self._pending[number] = unit, version, specialization
             self.counters.requested += 1
-            self._degrade.request(number, now)
+            self.degrade.request(number, now)
             workers = pool_size(os.cpu_count() or 1, len(self._pending))
         self._compiler.submit(Job(number, _NAMESPACE, unit.encoded, shape_class, self.target, workers))
 
@@ -275,10 +276,10 @@ class Driver:
         now = time.monotonic()
         version.log = reply.log
         if reply.outcome is Outcome.STARVED:
-            self._degrade.forget(reply.number)
+            self.degrade.forget(reply.number)
             self._wait(version, Event.STARVED, Reason.STARVED, 1)
             return
-        self._degrade.answer(reply.number, now, reply.outcome in (Outcome.ARTIFACT, Outcome.REFUSED))
+        self.degrade.answer(reply.number, now, reply.outcome in (Outcome.ARTIFACT, Outcome.REFUSED))
         if reply.outcome is Outcome.ARTIFACT:
             self._loaded(unit, version, reply, verifier, specialization)
         elif reply.outcome is Outcome.REFUSED:
@@ -342,7 +343,7 @@ class Driver:
         """Compiled entries over all, ever and of the last 1000; 0 where there were none."""
         compiled = sum(unit.compiled for unit in self.all_units())
         everything = compiled + sum(unit.entries for unit in self.all_units())
-        recent = list(self._recent)
+        recent = list(self.recent)
         return compiled / everything if everything else 0.0, statistics.fmean(recent) if recent else 0.0
 
     def all_units(self) -> Sequence[Unit]:

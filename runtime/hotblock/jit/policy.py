@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 __all__ = ["FAILURES_TO_BAN", "Backoff", "Degrade", "Gain", "pool_size"]
 
@@ -44,11 +44,11 @@ class Degrade:
     requested: dict[int, float] = field(default_factory=dict)
     outcomes: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=64))
 
-    MISSES: Final = 20
-    REQUESTS: Final = 5
-    SHARE: Final = 0.3
-    PATIENCE: Final = 2.0
-    PROBES: Final = 2
+    MISSES: ClassVar[int] = 20
+    REQUESTS: ClassVar[int] = 5
+    SHARE: ClassVar[float] = 0.3
+    PATIENCE: ClassVar[float] = 2.0
+    PROBES: ClassVar[int] = 2
 
     def patience(self) -> float:
         """How old a request may be before it counts as late, in seconds."""
@@ -113,8 +113,8 @@ class Gain:
     interpreted: dict[int, list[float]] = field(default_factory=dict)
     compiled: dict[int, list[float]] = field(default_factory=dict)
 
-    SAMPLES: Final = 8
-    WORTH: Final = 0.97
+    SAMPLES: ClassVar[int] = 8
+    WORTH: ClassVar[float] = 0.97
 
     def wants(self, side: dict[int, list[float]], bucket: int) -> bool:
         """Whether another sample is of use."""

@@ -110,15 +110,21 @@ class Explanation:
 
     def __str__(self) -> str:
         s = self.segment
-        lines = [f"{s.name} in @{s.function}" + (f" at line {s.line}" if s.line else "") + f": {s.state}, {s.reason}"]
+        place = f"{s.name} in @{s.function}" + (f" at line {s.line}" if s.line else "")
+        lines = [f"{place}: {_because(s.state, s.reason)}"]
         lines += [f"  {text}" for text in self.instructions]
         for version in self.versions:
             lines.append(f"version {version['class']}")
-            lines.append(f"  {version['state']}, {version['reason']}; {version['entries']} entries without code")
+            because = _because(version["state"], version["reason"])
+            lines.append(f"  {because}; {version['entries']} entries without code")
             if version["log"]:
                 lines.append(f"  {version['log']}")
         lines += [f"{count} entries: {Reason(word)}" for word, count in self.misses.items()]
         return "\n".join(lines)
+
+
+def _because(state: str, reason: str) -> str:
+    return f"{state}, {Reason(reason)}" if reason and reason != state else state
 
 
 _ORDER = (

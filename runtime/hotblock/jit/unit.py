@@ -78,9 +78,8 @@ class Unit:
         self._bound: dict[Any, Bound] = {}
         self._signatures: dict[Any, _Signature] = {}
         self._keyed = _keyed_inputs(self.segment)
-        self._sources = tuple(enumerate(site.inputs))
         self._registers = tuple(source for source in site.inputs if isinstance(source, int))
-        self._plain = not self._keyed and len(self._registers) == len(site.inputs)
+        self._parameters = len(self._registers) < len(site.inputs)
         self._entries = itertools.count(1)
         self.entries = 0
         self._compiled = itertools.count(1)
@@ -93,15 +92,18 @@ class Unit:
         driver = self.driver
         if not driver.enabled or self.denied:
             return self._miss(Reason.DENIED if self.denied else driver.off_reason)
+        values: list[Any]
+        if self._parameters:
+            try:
+                values = self._gather(registers)
+            except NotFoundError:
+                return self._miss(Reason.UNKNOWN_PARAMETER)
+        else:
+            values = [registers[source] for source in self._registers]
         try:
-            values = self._gather(registers)
-        except NotFoundError:
-            return self._miss(Reason.UNKNOWN_PARAMETER)
-        key = tuple(
-            [v.layout if v.__class__ is TensorValue else v.__class__ for v in values]
-            if self._plain
-            else self._key(values)
-        )
+            key: Any = tuple([value.layout for value in values])
+        except AttributeError:
+            key = self._key(values)
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bind(key, values)
@@ -114,17 +116,17 @@ class Unit:
         return self._run(bound, version, code, values, registers)
 
     def _gather(self, registers: Registers) -> list[Any]:
-        if self._plain:
-            return [registers[source] for source in self._registers]
+        """The inputs where some are parameters. Raises NotFoundError."""
         load = self.driver.params.load
         return [registers[s] if s.__class__ is int else load(s) for s in self.site.inputs]  # type: ignore[arg-type]
 
-    def _key(self, values: list[Any]) -> list[Any]:
+    def _key(self, values: list[Any]) -> Any:
+        """The exact key where some inputs are host scalars."""
         keyed = self._keyed
-        return [
+        return tuple(
             v.layout if v.__class__ is TensorValue else (v.__class__, v) if number in keyed else v.__class__
             for number, v in enumerate(values)
-        ]
+        )
 
     def _run(
         self, bound: Bound, version: Version, code: Code, values: list[Any], registers: Registers
@@ -134,20 +136,22 @@ class Unit:
             call = self._prepare(bound, code, values)
             if call is None:
                 return self._miss(Reason.GUARD)
-        timed = version.gain.wants(version.gain.compiled, bound.bucket)
-        began = time.perf_counter() if timed else 0.0
+        began = time.perf_counter() if bound.timed else 0.0
         outputs = self._call(call, values, registers)
         if outputs is None:
             return self._miss(Reason.DEOPTIMISED)
-        for register in self.site.dying:
+        site, driver = self.site, self.driver
+        for register in site.dying:
             registers[register] = None
-        for register, value in self.site.outputs:
+        for register, value in site.outputs:
             registers[register] = outputs[value] if value in outputs else values[value]
         self.compiled = next(self._compiled)
-        version.used = next(self.driver.installed.ticks)
-        self.driver.hit()
-        if timed:
-            self.driver.timed(self, version, bound.bucket, time.perf_counter() - began)
+        version.used = next(driver.ticks)
+        driver.recent.append(True)
+        if driver.degrade.misses_in_a_row:
+            driver.degrade.hit()
+        if bound.timed:
+            driver.timed(self, version, bound, time.perf_counter() - began)
         return True
 
     def _prepare(self, bound: Bound, code: Code, values: list[Any]) -> Call | None:
@@ -160,60 +164,56 @@ class Unit:
     def _call(self, call: Call, values: list[Any], registers: Registers) -> dict[int, Any] | None:
         """Run the code; its outputs by value number, or None where the interpreter has to."""
         driver, code = self.driver, call.code
-        try:
-            if call.size:
+        if call.size:
+            try:
                 allocate(registers, call.size)
-        except HotblockError:
-            return None
+            except HotblockError:
+                return None
         memory = driver.memory
         made = [memory.output(layout) for layout in call.layouts]
-        addresses = []
-        for position in code.tensors:
-            value = values[position]
-            address = value.address
-            if not address:
-                address = value.address = address_of(value.array)
-            addresses.append(address)
-        packs = [self._pack(code, number, values) for number in range(len(code.packs))] if code.packs else ()
-        scalars = (
-            [call.host[value] if value in call.host else values[value] for value, _ in code.scalars]
-            if code.scalars
-            else ()
-        )
-        threads = driver.threads.count if call.work >= _PARALLEL_WORK else 1
-        token = threads > 1 and driver.token.acquire(blocking=False)
-        threads = threads if token else 1
+        addresses = [values[position].address for position in code.tensors]
+        if 0 in addresses:
+            addresses = [_addressed(values[position]) for position in code.tensors]
+        rest: Any = call.symbols
+        if code.scalars or code.packs:
+            packs = self._packs(code, values)
+            if 0 in packs:
+                return None
+            rest = (*self._scalars(call, values), *packs, *call.symbols)
+        threads, token = 1, False
+        if call.work >= _PARALLEL_WORK and driver.threads.count > 1:
+            token = driver.token.acquire(blocking=False)
+            threads = driver.threads.count if token else 1
         try:
             arena = memory.arena(call.shared + threads * call.local)
-            block = code.packer.pack(
-                arena,
-                call.shared,
-                call.local,
-                threads,
-                *driver.threads.addresses,
-                *addresses,
-                *[value.address for value in made],
-                *scalars,
-                *packs,
-                *call.symbols,
-            )
-            status = code.entry(block)
+            outputs = [value.address for value in made]
+            header = (arena, call.shared, call.local, threads)
+            status = code.entry(code.packer.pack(*header, *driver.threads.addresses, *addresses, *outputs, *rest))
         finally:
             if token:
                 driver.token.release()
         if status:
             return None
-        outputs: dict[int, Any] = dict(zip(call.values, made, strict=True))
-        outputs.update(call.scalar_outputs)
-        return outputs
+        results: dict[int, Any] = dict(zip(call.values, made, strict=True))
+        if call.scalar_outputs:
+            results.update(call.scalar_outputs)
+        return results
 
-    def _pack(self, code: Code, number: int, values: list[Any]) -> int:
-        pack = code.packs[number]
-        value = values[pack.position]
-        held = value.packs
-        if held is None or pack.name not in held:
-            return self.driver.pack(pack, value)
-        return held[pack.name][1]  # type: ignore[no-any-return]
+    def _scalars(self, call: Call, values: list[Any]) -> list[Any]:
+        host = call.host
+        return [host[value] if value in host else values[value] for value, _ in call.code.scalars]
+
+    def _packs(self, code: Code, values: list[Any]) -> list[int]:
+        """Addresses of constants in the form that the code wants."""
+        found = []
+        for pack in code.packs:
+            value = values[pack.position]
+            held = value.packs
+            if held is None or pack.name not in held:
+                found.append(self.driver.pack(pack, value))
+            else:
+                found.append(held[pack.name][1])
+        return found
 
     # ---- misses
 
@@ -324,6 +324,13 @@ class Unit:
         """Where each instruction of the segment stands in its node."""
         left_out = (Opcode.MOVE, Opcode.LOOP_HEAD, Opcode.LOAD_PARAM)
         return [place for place, ins in enumerate(self.node.instructions) if ins.opcode not in left_out]
+
+
+def _addressed(value: TensorValue) -> int:
+    """The address of a tensor, which is asked for once."""
+    if not value.address:
+        value.address = address_of(value.array)
+    return value.address
 
 
 class _Watch:
