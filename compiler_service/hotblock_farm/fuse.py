@@ -108,7 +108,8 @@ class _Fuser:
         return Fusion(self.graph, self._ordered(), stored, frozenset(self.uniform))
 
     def _is_uniform(self, node: Node) -> bool:
-        return all(operand in self.uniform for operand in node.operands) and node.number not in self.graph.outputs
+        kept = node.number in self.graph.outputs or node.number in self.graph.checks
+        return not kept and all(operand in self.uniform for operand in node.operands)
 
     # ---- placing a node
 
@@ -336,7 +337,8 @@ class _Fuser:
     # ---- what is left
 
     def _stored(self) -> frozenset[int]:
-        stored = {output for output in self.graph.outputs if output in self.group_of}
+        ends = (*self.graph.outputs, *map(self._base, self.graph.checks))
+        stored = {node for node in ends if node in self.group_of}
         for node in self.graph.nodes:
             if node.is_view:
                 continue

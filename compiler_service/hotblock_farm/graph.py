@@ -145,6 +145,7 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    checks: list[int] = field(default_factory=list)  # nothing reads these, but computing them may find an error
     padding: dict[int, int] = field(default_factory=dict)  # bytes behind each row of a stored node; see `plan`
     _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
@@ -176,11 +177,10 @@ class Graph:
         return found
 
     def pruned(self) -> Graph:
-        """The graph without nodes that nothing needs."""
-        needed = set(self.outputs)
-        for node in reversed(self.nodes):
-            if node.number in needed:
-                needed.update(node.operands)
+        """The graph without nodes that nothing needs; of `checks` only those are kept that nothing else does."""
+        needed = self._needed(self.outputs)
+        idle = [check for check in self.checks if check not in needed]
+        needed = self._needed([*self.outputs, *idle])
         result = Graph()
         renumbered: dict[int, int] = {}
         for node in self.nodes:
@@ -190,7 +190,19 @@ class Graph:
                     node.op, operands, node.dtype, node.shape, node.attr, node.position
                 )
         result.outputs = [renumbered[o] for o in self.outputs]
+        result.checks = [renumbered[c] for c in idle]
         return result
+
+    def _needed(self, wanted: list[int]) -> set[int]:
+        needed = set(wanted)
+        for node in reversed(self.nodes):
+            if node.number in needed:
+                needed.update(node.operands)
+        return needed
+
+    def may_fail(self, first: int) -> bool:
+        """Whether a node from a number on may meet a value that only the interpreter may judge."""
+        return any(node.op in (Op.FIT, Op.TAKE, Op.ATTENTION) for node in self.nodes[first:])
 
     def __str__(self) -> str:
         lines = [str(node) for node in self.nodes]

@@ -109,7 +109,10 @@ class _Importer:
             try:
                 if position in self.unstated:
                     raise RefusedError(f"{ins.opcode.mnemonic}: a length that only a host scalar tells")
+                before = len(self.graph.nodes)
                 self.values += self._instruction(ins)
+                if ins.results and self.graph.may_fail(before):
+                    self.graph.checks.append(self.values[-1])
             except RefusedError as error:
                 refused[position] = str(error)
                 for value in ins.results:

@@ -20,7 +20,7 @@ from hotblock_cache.keys import Engine, Specialization
 from hotblock_farm import toolchain
 from hotblock_farm.codegen.program import Program, write_program
 from hotblock_farm.codegen.target import Target, target_named
-from hotblock_farm.errors import RefusedError
+from hotblock_farm.errors import FarmError, RefusedError
 from hotblock_farm.fuse import Fusion, fuse
 from hotblock_farm.graph import Graph
 from hotblock_farm.image import Image, flatten
@@ -69,6 +69,8 @@ def compile_segment(
     """The artifact, as bytes to be sealed. Raises RefusedError, CompileError, FarmError."""
     began = time.perf_counter()
     target = target_named(target_name)
+    if not target.images:
+        raise FarmError(f"there are no images for {target_name} yet, only text", reason="target")
     stages = lower(segment, shape_class, target)
     specialization = Specialization(namespace, segment.digest(), shape_class.encode(), target_name).digest
     if dump is not None:

@@ -332,11 +332,11 @@ def _place(plan: Plan) -> None:
     fusion, graph = plan.fusion, plan.graph
     order = [group for stage in plan.stages for group in stage.groups]
     stage_of = {group: number for number, stage in enumerate(plan.stages) for group in stage.groups}
+    reading = [[locate(graph, r.operand, plan.shape_class).base for r in reads(fusion, group)] for group in order]
     made_by: dict[int, int] = {}
     last_read: dict[int, int] = {}
     for time, group in enumerate(order):
-        for read in reads(fusion, group):
-            base = locate(graph, read.operand, plan.shape_class).base
+        for base in reading[time]:
             last_read[base] = time
         for member in group.members:
             made_by[member] = time
@@ -351,7 +351,7 @@ def _place(plan: Plan) -> None:
                 continue
             node = graph[member]
             size = padded_size(stored_size(graph, node))
-            readers = [t for t, g in enumerate(order) if any(_base(plan, r) == member for r in reads(fusion, g))]
+            readers = [t for t, bases in enumerate(reading) if member in bases]
             inside = all(stage_of[order[t]] == stage_of[group] for t in readers)
             rows = plan.stages[stage_of[group]].rows
             # A thread's own part is addressed by row, so the rows must be the value's first axis.
@@ -369,10 +369,6 @@ def _place(plan: Plan) -> None:
                 size = padded_size(stored_size(graph, node))
                 (local if buffer.space is Space.LOCAL else shared).give(buffer.offset, size)
     plan.shared_size, plan.local_size = shared.top, local.top
-
-
-def _base(plan: Plan, read: Read) -> int:
-    return locate(plan.graph, read.operand, plan.shape_class).base
 
 
 def padded_size(size: Extent) -> Extent:

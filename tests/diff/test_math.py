@@ -170,3 +170,15 @@ def test_integers_become_float32() -> None:
     assert run_op(Opcode.TENSOR_EXP, x).dtype == np.float32
     assert run_op(Opcode.TENSOR_DIV, x, np.array([0, 2, 4])).tolist()[1:] == [0.5, 0.5]
     assert hb.DType.parse("bf16") is hb.bfloat16
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_power_of_a_half_is_no_square_root(dtype: np.dtype[Any]) -> None:
+    x = np.array([-0.0, 0.0, -np.inf, np.inf, -1.0, 4.0] * 4).astype(dtype)
+    want = np.array([0.0, 0.0, np.inf, np.inf, np.nan, 2.0] * 4).astype(dtype)
+    for half in (0.5, np.full(x.shape, 0.5, dtype)):
+        got = run_op(Opcode.TENSOR_POW, x, half)
+        np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+        assert not np.signbit(got[~np.isnan(got.astype(np.float64))]).any()
+    assert run_op(Opcode.SCALAR_POW, -math.inf, 0.5) == math.inf
+    assert math.copysign(1.0, run_op(Opcode.SCALAR_POW, -0.0, 0.5)) == 1.0

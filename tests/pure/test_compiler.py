@@ -18,7 +18,7 @@ from hotblock_farm.codegen.target import TARGETS, target_named
 from hotblock_farm.errors import CompileError, FarmError, RefusedError
 from hotblock_farm.fuse import GroupKind
 from hotblock_farm.image import flatten
-from hotblock_farm.pipeline import Stages, lower
+from hotblock_farm.pipeline import Stages, compile_segment, lower
 from pure.test_segments import decoder_arguments, decoder_layer, segments_of
 
 V4 = target_named("cpu:x86-64-v4")
@@ -181,18 +181,29 @@ def test_the_same_segment_gives_the_same_code() -> None:
 
 
 FAST = (" fast ", " contract", " reassoc", " nnan", " nsz", " arcp", " afn", " ninf", "fmuladd")
+PTX_APPROXIMATIONS = (".approx", ".ftz", "div.full", "mad.f32", "mad.rn.f32")
+
+
+def emitted(stages: Stages) -> None:
+    """Demand that a target takes the code, and that nothing in it asks for an outside symbol or for less than IEEE."""
+    text = str(stages.program)
+    assert not [word for word in FAST if word in text]
+    if stages.target.images:
+        image = flatten(toolchain.compile_object(text, stages.target))
+        assert 0 <= image.symbols["entry"] < len(image.code)
+        return
+    ptx = toolchain.assemble(text, stages.target)
+    assert ".target sm_80" in ptx
+    assert not [word for word in PTX_APPROXIMATIONS if word in ptx]
+    assert not [line for line in ptx.splitlines() if line.strip().startswith(".extern")]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CHAINS)
-def test_every_target_takes_every_kind_without_outside_symbols(name: str, target: str) -> None:
+def test_every_target_takes_every_chain(name: str, target: str) -> None:
     program = hb.function(CHAINS[name]).lower(MATRIX, ROW, ROW)
     (segment,) = segments_of(program)
-    stages = lower(segment, class_of(MATRIX, ROW, ROW), target_named(target))
-    text = str(stages.program)
-    assert not [word for word in FAST if word in text]
-    image = flatten(toolchain.compile_object(text, stages.target))
-    assert 0 <= image.symbols["entry"] < len(image.code)
+    emitted(lower(segment, class_of(MATRIX, ROW, ROW), target_named(target)))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -202,8 +213,35 @@ def test_every_target_takes_contractions_and_attention(target: str) -> None:
     inputs = _inputs(program, [x, *layer.values(), offsets])
     (segment,) = segments_of(program)
     for constant in ((), tuple(n for n, a in enumerate(inputs) if a is not x and a is not offsets)):
-        stages = lower(segment, class_of(*inputs, constant=constant), target_named(target))
-        flatten(toolchain.compile_object(str(stages.program), stages.target))
+        emitted(lower(segment, class_of(*inputs, constant=constant), target_named(target)))
+
+
+KINDS = {
+    "gather": "  %z = tensor.take %x, %i",
+    "triangle": "  %z = tensor.tril %x",
+    "column reduction": "  %z = tensor.sum %x {axes=[0]}",
+    "everything reduced": "  %z = tensor.max %x",
+    "integers": "  %y = tensor.cast %x {dtype=i32}\n  %w = tensor.floordiv %y, %y\n  %z = tensor.shl %w, %y",
+    "sixteen bits": "  %y = tensor.cast %x {dtype=f16}\n  %w = tensor.cast %y {dtype=bf16}\n  %z = tensor.gelu %w",
+    "double": "  %y = tensor.cast %x {dtype=f64}\n  %w = tensor.erf %y\n  %z = tensor.pow %w, %w",
+    "bools": "  %y = tensor.lt %x, %x\n  %z = tensor.any %y {axes=[1]}",
+    "angles": "  %y = tensor.sin %x\n  %z = tensor.cos %y",
+    "strided product": "  %t = tensor.transpose %x\n  %z = tensor.matmul %x, %t",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_target_takes_every_kind(kind: str, target: str) -> None:
+    (segment,) = segments_of(parse(f"func @f(%x, %i) {{\n{KINDS[kind]}\n  ret %z\n}}\n"))
+    inputs = (MATRIX, np.ones(3, np.int64))[: segment.inputs]
+    emitted(lower(segment, class_of(*inputs), target_named(target)))
+
+
+def test_the_text_of_a_target_without_images_is_all_there_is() -> None:
+    (segment,) = segments_of(parse("func @f(%x) {\n  %z = tensor.exp %x\n  ret %z\n}\n"))
+    with pytest.raises(FarmError, match="only text"):
+        compile_segment("n", segment, class_of(MATRIX), "cuda:sm_80")
 
 
 def test_an_image_needs_nothing_from_outside() -> None:

@@ -14,7 +14,7 @@ __all__ = ["TARGETS", "Target", "target_named"]
 @dataclass(frozen=True, slots=True)
 class Target:
     """An instruction set that hosts share. `vector_bits` is the width of a register, `tile_rows` the rows of a contraction's
-    register tile, largest first; a tile is two registers wide."""
+    register tile, largest first; a tile is two registers wide. Of a target without images only the text can be had."""
 
     name: str
     triple: str
@@ -22,6 +22,7 @@ class Target:
     features: str
     vector_bits: int
     tile_rows: tuple[int, ...]
+    images: bool = True
 
     @property
     def lanes(self) -> int:
@@ -38,6 +39,8 @@ TARGETS: Final = {
         Target("cpu:x86-64-v4", "x86_64-unknown-linux-gnu", "x86-64-v4", "", 512, (14, 7, 4, 1)),
         Target("cpu:x86-64-v3", "x86_64-unknown-linux-gnu", "x86-64-v3", "", 256, (6, 3, 1)),
         Target("cpu:aarch64", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, (8, 4, 1)),
+        # The same code as PTX: not how a GPU is to be used, but it shows that nothing in it is the CPU's alone.
+        Target("cuda:sm_80", "nvptx64-nvidia-cuda", "sm_80", "", 128, (4, 1), images=False),
     )
 }
 

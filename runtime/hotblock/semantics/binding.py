@@ -71,7 +71,11 @@ class Binding:
 
     def finish(self, x: Any, computed: DType) -> Any:
         """A computed value as the result: an array of the result dtype in C order."""
-        return self.xp.asarray(cast(self.xp, self.xp.asarray(x), computed, self.dtype), order="C")
+        array = self.xp.asarray(cast(self.xp, self.xp.asarray(x), computed, self.dtype), order="C")
+        if 1 in array.shape:
+            # The array module lets an axis of length 1 have any stride; a new tensor has the one of C order.
+            array = array.reshape(-1).reshape(array.shape)
+        return array
 
 
 class Meaning(Protocol):

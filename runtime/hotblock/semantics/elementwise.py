@@ -119,6 +119,11 @@ def _extremum(xp: ModuleType, result: Array, a: Array, b: Array, *, keep_negativ
 
 
 def _power(xp: ModuleType, a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        result = xp.power(a, b)
+        # The array module may take a square root for the exponent 0.5, which differs at -0 and -inf.
+        root = (b == 0.5) & ((a == 0) | xp.isinf(a))
+        return xp.where(root, xp.abs(a), result) if root.any() else result
     if a.dtype.kind != "i":
         return xp.power(a, b)
     negative = b < 0

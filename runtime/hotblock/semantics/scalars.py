@@ -66,6 +66,8 @@ def _mod(a: Scalar, b: Scalar) -> Scalar:
 
 def _pow(a: Scalar, b: Scalar) -> Scalar:
     if isinstance(a, float) or isinstance(b, float):
+        if b == 0.5 and (a == 0 or math.isinf(a)):
+            return abs(float(a))  # NumPy may take a square root, which differs at -0 and -inf
         return float(np.power(np.float64(a), np.float64(b)))
     if b < 0:
         raise DTypeError(f"the int {a} to the negative power {b}; write float({a}) ** {b}")
