@@ -20,7 +20,8 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from hotblock.jit.compiler import Job, Outcome, Reply, Stage
+from hotblock.jit.compiler import Job, Outcome, Reply
+from hotblock.stages import Stage
 from hotblock_cache.errors import SignatureError
 from hotblock_cache.signing import Verifier
 from hotblock_farm.errors import FarmError

@@ -6,8 +6,8 @@ import sys
 
 from hotblock.errors import HotblockError
 from hotblock.isa.segment import Segment
-from hotblock.jit.compiler import Stage
 from hotblock.shapes.classes import ShapeClass
+from hotblock.stages import Stage
 from hotblock_farm.codegen.target import target_named
 from hotblock_farm.errors import FarmError
 from hotblock_farm.pipeline import lower, show

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hotblock.isa.segment import Segment, Writer
 from hotblock.isa.table import FusionKind, Opcode
-from hotblock.jit.compiler import Stage
 from hotblock.shapes.classes import Analysis, ShapeClass, analyse
 from hotblock.shapes.dims import Extent
 from hotblock.shapes.guards import EXTENT_MAGIC, write_extent
 from hotblock.shapes.types import ScalarType, TensorType
+from hotblock.stages import Stage
 from hotblock_cache.keys import Engine, Specialization
 from hotblock_farm import toolchain
 from hotblock_farm.codegen.program import Program, write_program

@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import chains
 import numpy as np
 import workloads as w
-from worker import serve, timed
+from worker import repeated, serve, timed
 
 import hotblock as hb
 
@@ -51,9 +55,9 @@ def decoder_by_sequence(x, offsets, layers):
     return x
 
 
-def w1(function):
+def w1(function, compiler):
     def make():
-        runtime = hb.Runtime(compiler="off")
+        runtime = hb.Runtime(compiler=compiler)
         layers = [{name: runtime.constant(a) for name, a in layer.items()} for layer in w.decoder_weights()]
         loaded = runtime.load(function)
 
@@ -62,9 +66,32 @@ def w1(function):
             seconds, y = timed(lambda: loaded(x, offsets, layers))
             return [seconds, *w.checksum(y)]
 
+        if compiler != "off":
+            for number in range(24):
+                run(number)
+                if number > 8:
+                    runtime.wait_idle(60)
         return run
 
     return make
+
+
+def w1_cold():
+    """The whole stream from nothing: the runtime, loading and every compile are in the time."""
+
+    def run(number):
+        def stream():
+            with hb.Runtime() as runtime:
+                layers = [{name: runtime.constant(a) for name, a in layer.items()} for layer in w.decoder_weights()]
+                loaded = runtime.load(decoder)
+                for request in range(w.STREAM):
+                    y = loaded(*w.decoder_request(request), layers)
+            return y
+
+        seconds, y = timed(stream)
+        return [seconds, *w.checksum(y)]
+
+    return run
 
 
 CHAIN = [0] * 200  # unrolled, as a Python loop around eager ops is to the framework
@@ -97,13 +124,32 @@ def tiny(function, x):
     return make
 
 
-def elementwise(function, shape):
+def single(kind, sizes, how):
+    """One kernel: "fused" with composites, "chain" written out, "unfused" written out and compiled op by op."""
+
     def make():
-        loaded = hb.Runtime(compiler="off").load(function)
-        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        compiler = None
+        if how == "unfused":
+            compiler = unfused()
+        runtime = hb.Runtime(compiler=compiler, hot_threshold=1)
+        if kind == "gru":
+            function, arguments = chains.gru, w.gru_inputs(*sizes)
+            arguments[2:] = [runtime.constant(a) for a in arguments[2:]]
+        elif kind == "product":
+            function, arguments = chains.product, w.product_inputs(sizes)
+            if len(sizes) == 3:
+                arguments[1] = runtime.constant(arguments[1])
+        else:
+            table = chains.FUSED if how == "fused" and kind in chains.FUSED else chains.CHAINS
+            function, arguments = table[kind], w.chain_inputs(sizes)
+        loaded = runtime.load(function)
+        for _ in range(6):
+            loaded(*arguments)
+            runtime.wait_idle(60)
+        assert runtime.report().compiled_entries, runtime.report()
 
         def run(number):
-            seconds, y = timed(lambda: loaded(x))
+            seconds, y = repeated(lambda: loaded(*arguments))
             return [seconds, float(np.abs(y).mean())]
 
         return run
@@ -111,30 +157,38 @@ def elementwise(function, shape):
     return make
 
 
-@hb.function
-def gelu(x):
-    return hb.gelu(x)
+def unfused():
+    """The same compiler with every op a kernel of its own."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from support.native import InProcess
 
+    from hotblock_farm import fuse
 
-@hb.function
-def softmax(x):
-    return hb.softmax(x)
+    class Apart(InProcess):
+        def submit(self, job):
+            join, merge = fuse._Fuser._join, fuse._Fuser._merge_producers
+            fuse._Fuser._join, fuse._Fuser._merge_producers = (lambda *_: False), (lambda *_: None)
+            try:
+                super().submit(job)
+            finally:
+                fuse._Fuser._join, fuse._Fuser._merge_producers = join, merge
 
-
-@hb.function
-def layer_norm(x):
-    return hb.layer_norm(x)
+    return Apart()
 
 
 if __name__ == "__main__":
-    serve(
-        {
-            "w1 ragged": w1(decoder),
-            "w1 loop": w1(decoder_by_sequence),
-            "tiny add": tiny(chain, np.zeros(4, np.float32)),
-            "tiny matmul": tiny(chain_of_products, np.zeros((2, 2), np.float32)),
-            "gelu": elementwise(gelu, (1024, 1024)),
-            "softmax": elementwise(softmax, (1024, 512)),
-            "layer_norm": elementwise(layer_norm, (1024, 512)),
-        }
-    )
+    variants = {
+        "w1 ragged": w1(decoder, None),
+        "w1 loop": w1(decoder_by_sequence, None),
+        "w1 ragged interpreted": w1(decoder, "off"),
+        "w1 loop interpreted": w1(decoder_by_sequence, "off"),
+        "w1 cold stream": w1_cold,
+        "tiny add": tiny(chain, np.zeros(4, np.float32)),
+        "tiny matmul": tiny(chain_of_products, np.zeros((2, 2), np.float32)),
+    }
+    for name, (kind, sizes) in w.names().items():
+        variants[name] = single(kind, sizes, "fused")
+        if kind in chains.CHAINS:
+            variants[f"{name} chain"] = single(kind, sizes, "chain")
+            variants[f"{name} unfused"] = single(kind, sizes, "unfused")
+    serve(variants)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 import workloads as w
-from worker import serve, timed
+from worker import repeated, serve, timed
 
 torch.set_grad_enabled(False)
 HEAD_DIM = w.DIM // w.HEADS
@@ -122,14 +122,106 @@ def tiny(step, x):
     return make
 
 
-def single(function, shape):
-    def make():
-        import numpy as np
+def packed_forward(layers, x, offsets):
+    """Linears over packed tokens; attention padded, with a mask, so that no length is in the graph more than once."""
+    lengths = offsets[1:] - offsets[:-1]
+    longest = int(lengths.max())
+    place = torch.arange(longest)
+    real = place < lengths[:, None]
+    index = (offsets[:-1, None] + place).clamp(max=x.shape[0] - 1)
+    mask = (place[:, None] >= place)[None] & real[:, None, :] | torch.eye(longest, dtype=torch.bool)
+    return x, index, real, mask[:, None]
 
-        x = torch.from_numpy(np.random.default_rng(1).standard_normal(shape).astype(np.float32))
+
+def compiled_layer(x, index, real, mask, layer):
+    q, k, v = (part.view(-1, w.HEADS, HEAD_DIM)[index].transpose(1, 2) for part in project(x, layer))
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)[real].flatten(1)
+    return feed_forward(x + F.linear(attended, layer["out_w"], layer["out_b"]), layer)
+
+
+def compiled(mode):
+    def make():
+        layers = weights()
+        step = torch.compile(compiled_layer, dynamic=mode)
 
         def run(number):
-            seconds, y = timed(lambda: function(x))
+            tokens, offsets = w.decoder_request(number)
+            x, offsets = torch.from_numpy(tokens), torch.from_numpy(offsets)
+
+            def forward():
+                y, *rest = packed_forward(layers, x, offsets)
+                for layer in layers:
+                    y = step(y, *rest, layer)
+                return y
+
+            seconds, y = timed(forward)
+            return [seconds, *w.checksum(y.numpy())]
+
+        for number in range(6):
+            run(number)
+        return run
+
+    return make
+
+
+def cold(variant):
+    """The whole stream from nothing, compiles included."""
+
+    def make():
+        def run(number):
+            def stream():
+                one = variant()
+                for request in range(w.STREAM):
+                    answer = one(request)
+                return answer
+
+            seconds, answer = timed(stream)
+            return [seconds, *answer[1:]]
+
+        return run
+
+    return make
+
+
+def op_by_op(kind):
+    def layer_norm(x, weight, bias):
+        mean = x.mean(-1, keepdim=True)
+        centred = x - mean
+        return centred / ((centred * centred).mean(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
+
+    def softmax(x, weight, bias):
+        powers = (x - x.amax(-1, keepdim=True)).exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+    def gelu(x, weight, bias):
+        return x * 0.5 * (1.0 + torch.erf(x * 0.7071067811865476))
+
+    def residual(x, weight, bias):
+        return torch.relu((x + bias) * weight + x) * 0.5 + x
+
+    return {"layer_norm": layer_norm, "softmax": softmax, "gelu": gelu, "residual": residual}[kind]
+
+
+FUSED = {
+    "layer_norm": lambda x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias),
+    "softmax": lambda x, weight, bias: torch.softmax(x, -1),
+    "gelu": lambda x, weight, bias: F.gelu(x),
+}
+
+
+def gru(x, h, wx, wh, bx, bh):
+    rx, zx, nx = (x @ wx + bx).chunk(3, -1)
+    rh, zh, nh = (h @ wh + bh).chunk(3, -1)
+    r, z = torch.sigmoid(rx + rh), torch.sigmoid(zx + zh)
+    return (1.0 - z) * torch.tanh(nx + r * nh) + z * h
+
+
+def single(function, arguments):
+    def make():
+        tensors = [torch.from_numpy(a) for a in arguments]
+
+        def run(number):
+            seconds, y = repeated(lambda: function(*tensors))
             return [seconds, float(y.abs().mean())]
 
         return run
@@ -137,16 +229,37 @@ def single(function, shape):
     return make
 
 
+def numpy_product(arguments):
+    def make():
+        def run(number):
+            seconds, y = repeated(lambda: arguments[0] @ arguments[1])
+            return [seconds, float(abs(y).mean())]
+
+        return run
+
+    return make
+
+
 if __name__ == "__main__":
-    serve(
-        {
-            "w1 padded": padded(False),
-            "w1 padded sdpa": padded(True),
-            "w1 packed sdpa": packed,
-            "tiny add": tiny(lambda y: y + y, torch.zeros(4)),
-            "tiny matmul": tiny(lambda y: y @ y, torch.zeros(2, 2)),
-            "gelu": single(F.gelu, (1024, 1024)),
-            "softmax": single(lambda x: torch.softmax(x, -1), (1024, 512)),
-            "layer_norm": single(lambda x: F.layer_norm(x, (512,)), (1024, 512)),
-        }
-    )
+    variants = {
+        "w1 padded": padded(False),
+        "w1 padded sdpa": padded(True),
+        "w1 packed sdpa": packed,
+        "w1 compiled dynamic": compiled(True),
+        "w1 cold padded sdpa": cold(padded(True)),
+        "w1 cold packed sdpa": cold(packed),
+        "w1 cold compiled dynamic": cold(compiled(True)),
+        "tiny add": tiny(lambda y: y + y, torch.zeros(4)),
+        "tiny matmul": tiny(lambda y: y @ y, torch.zeros(2, 2)),
+    }
+    for name, (kind, sizes) in w.names().items():
+        if kind == "gru":
+            variants[name] = single(gru, w.gru_inputs(*sizes))
+        elif kind == "product":
+            variants[name] = single(torch.matmul, w.product_inputs(sizes))
+            variants[f"{name} numpy"] = numpy_product(w.product_inputs(sizes))
+        else:
+            variants[f"{name} op by op"] = single(op_by_op(kind), w.chain_inputs(sizes))
+            if kind in FUSED:
+                variants[name] = single(FUSED[kind], w.chain_inputs(sizes))
+    serve(variants)

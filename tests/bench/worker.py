@@ -32,3 +32,13 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
     result = run()
     return time.perf_counter() - began, result
+
+
+def repeated(run: Callable[[], Any], least: float = 0.01) -> tuple[float, Any]:
+    """The time of one call, over as many as take `least` seconds."""
+    seconds, result = timed(run)
+    calls = max(1, int(least / max(seconds, 1e-7)))
+    began = time.perf_counter()
+    for _ in range(calls):
+        result = run()
+    return (time.perf_counter() - began) / calls, result

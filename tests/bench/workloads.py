@@ -8,6 +8,7 @@ import numpy as np
 
 DIM, HEADS, FFN, LAYERS, BATCH = 256, 4, 1024, 4, 32
 SHORTEST, LONGEST = 5, 60
+STREAM = 300  # requests of the cold stream
 
 Array = Any
 
@@ -61,3 +62,43 @@ def padded(tokens: Array, offsets: Array) -> tuple[Array, Array]:
 def checksum(packed: Array) -> list[float]:
     """A few numbers that engines must agree on."""
     return [float(np.abs(packed).mean()), float(packed[0, 0]), float(packed[-1, -1])]
+
+
+CHAIN_SHAPES = ((1024, 512), (32, 512))
+GRU_HIDDEN, GRU_BATCHES = 128, (8, 32)
+PRODUCTS = ((8, 256, 256), (32, 128, 384), (32, 1024, 1024), (256, 256, 1024), (1024, 256, 1024), (1024, 1024, 1024))
+BATCHED = (128, 30, 64, 30)  # batch, M, K, N
+
+
+def chain_inputs(shape: tuple[int, int]) -> list[Array]:
+    """x, a weight and a bias over its last axis."""
+    rng = np.random.default_rng(1)
+    return [rng.standard_normal(s).astype(np.float32) for s in (shape, shape[-1:], shape[-1:])]
+
+
+def gru_inputs(batch: int) -> list[Array]:
+    """x, h, the two weights (in, out) and biases of a GRU cell."""
+    rng = np.random.default_rng(2)
+    size = GRU_HIDDEN
+    shapes = ((batch, size), (batch, size), (size, 3 * size), (size, 3 * size), (3 * size,), (3 * size,))
+    return [(rng.standard_normal(s) / size**0.5).astype(np.float32) for s in shapes]
+
+
+def product_inputs(sizes: tuple[int, ...]) -> list[Array]:
+    """Two matrices, or two batches of them for four sizes."""
+    rng = np.random.default_rng(3)
+    *batch, m, k, n = sizes
+    return [rng.standard_normal((*batch, *s)).astype(np.float32) for s in ((m, k), (k, n))]
+
+
+def names() -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Variants of single kernels by name: kind and sizes."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for kind in ("layer_norm", "softmax", "gelu", "residual"):
+        for shape in CHAIN_SHAPES:
+            found[f"{kind} {shape[0]}x{shape[1]}"] = (kind, shape)
+    for batch in GRU_BATCHES:
+        found[f"gru {batch}"] = ("gru", (batch,))
+    for sizes in (*PRODUCTS, BATCHED):
+        found[f"product {'x'.join(map(str, sizes))}"] = ("product", sizes)
+    return found

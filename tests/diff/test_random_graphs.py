@@ -22,31 +22,32 @@ from hotblock.isa import Block, DType, Function, Instruction, Opcode, Param, Pro
 from hotblock.jit.check import difference
 from hotblock.vm import LayoutTable, TensorValue
 
-_FLOAT_UNARY = [
-    Opcode[f"TENSOR_{name}"]
-    for name in "NEG ABS SIGN FLOOR CEIL ROUND TRUNC RELU EXP TANH ERF SIGMOID GELU SILU SIN COS ISNAN ISINF ISFINITE".split()
-]
-_ANY_UNARY = [Opcode.TENSOR_NEG, Opcode.TENSOR_ABS, Opcode.TENSOR_SIGN, Opcode.TENSOR_COPY, Opcode.TENSOR_RELU]
-_BINARY = [
-    Opcode[f"TENSOR_{name}"]
-    for name in "ADD SUB MUL DIV FLOORDIV MOD MAXIMUM MINIMUM LT LE GT GE EQ NE POW LOGICAL_AND LOGICAL_OR BIT_AND BIT_XOR SHL SHR".split()
-]
-_REDUCTIONS = [Opcode[f"TENSOR_{name}"] for name in "SUM MEAN MAX MIN ANY ALL VAR PROD".split()]
+
+def _ops(names: str) -> list[Opcode]:
+    return [Opcode[f"TENSOR_{name}"] for name in names.split()]
+
+
+_FLOAT_UNARY = _ops(
+    "NEG ABS SIGN FLOOR CEIL ROUND TRUNC RELU EXP TANH ERF SIGMOID GELU SILU SIN COS ISNAN ISINF ISFINITE"
+)
+_ANY_UNARY = _ops("NEG ABS SIGN COPY RELU")
+_BINARY = _ops(
+    "ADD SUB MUL DIV FLOORDIV MOD MAXIMUM MINIMUM LT LE GT GE EQ NE POW LOGICAL_AND LOGICAL_OR BIT_AND BIT_XOR SHL SHR"
+)
+_REDUCTIONS = _ops("SUM MEAN MAX MIN ANY ALL VAR PROD")
 _DTYPES = [np.float32, np.float32, np.float32, np.float64, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_]
 _SIZES = [1, 2, 3, 5, 17, 33]
 
-_INEXACT = {
-    Opcode[f"TENSOR_{name}"]
-    for name in (
-        "EXP TANH ERF SIGMOID GELU SILU SIN COS POW SUM MEAN VAR PROD CUMSUM SOFTMAX LOG_SOFTMAX LAYER_NORM RMS_NORM MATMUL"
-    ).split()
-}
+_INEXACT = frozenset(
+    _ops("EXP TANH ERF SIGMOID GELU SILU SIN COS POW SUM MEAN VAR PROD CUMSUM MATMUL")
+    + _ops("SOFTMAX LOG_SOFTMAX LAYER_NORM RMS_NORM")
+)
 """Ops whose float results tiers need not share bit by bit."""
 
-_STEEP = {
-    Opcode[f"TENSOR_{name}"]
-    for name in "FLOOR CEIL ROUND TRUNC SIGN LT LE GT GE EQ NE FLOORDIV MOD SIN COS POW CAST ANY ALL DIV TAKE ISINF ISNAN ISFINITE".split()
-}
+_STEEP = frozenset(
+    _ops("FLOOR CEIL ROUND TRUNC SIGN LT LE GT GE EQ NE FLOORDIV MOD SIN COS POW CAST ANY ALL DIV TAKE ISINF ISNAN")
+    + _ops("ISFINITE")
+)
 """Ops that make much of a small difference: they are only given what tiers share exactly (bound.py calls it undecided)."""
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

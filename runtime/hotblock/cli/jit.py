@@ -12,7 +12,8 @@ from hotblock.api import Runtime
 from hotblock.cli.report import emit_json, json_option
 from hotblock.cli.run import call_options, loaded_call
 from hotblock.errors import HotblockError
-from hotblock.jit import Job, Outcome, Reply, Stage, installed
+from hotblock.jit import Job, Outcome, Reply, installed
+from hotblock.stages import Stage
 from hotblock_cache.signing import Verifier
 
 __all__ = ["jit", "lower"]

@@ -1,6 +1,6 @@
 """The JIT: what is hot, for which shapes, what to ask of a compiler, when to trust what comes back."""
 
-from hotblock.jit.compiler import Compiler, Decline, Job, Outcome, Reply, Stage
+from hotblock.jit.compiler import Compiler, Decline, Job, Outcome, Reply
 from hotblock.jit.discovery import choose, installed
 from hotblock.jit.driver import Driver, Settings
 from hotblock.jit.heat import DEFAULT_THRESHOLD, INFERENCE_THRESHOLD
@@ -20,7 +20,6 @@ __all__ = [
     "Reply",
     "Report",
     "Settings",
-    "Stage",
     "choose",
     "explain",
     "installed",

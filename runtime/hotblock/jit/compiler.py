@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hotblock_cache.signing import Verifier
 
-__all__ = ["Compiler", "Decline", "Job", "Outcome", "Reply", "Stage"]
+__all__ = ["Compiler", "Decline", "Job", "Outcome", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,6 @@ class Job:
     shape_class: bytes  # canonical bytes
     target: str
     workers: int = 1  # how many processes may compile
-
-
-class Stage(Enum):
-    """What a compiler can show of its work."""
-
-    GRAPH = "graph"
-    FUSED = "fused"
-    PLAN = "plan"
-    LLVM = "llvm"
-    ASM = "asm"
 
 
 class Outcome(Enum):
