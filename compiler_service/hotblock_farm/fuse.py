@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from hotblock.shapes.dims import Extent
-from hotblock_farm.graph import Graph, Node, Op
+from hotblock_farm.graph import Graph, Node, Op, ViewMap
 
 __all__ = ["AxisMap", "Fusion", "Group", "GroupKind", "fuse"]
 
@@ -77,11 +77,11 @@ def resolve_views(graph: Graph, number: int, axes: AxisMap) -> tuple[int, AxisMa
     node = graph[number]
     while node.op is Op.VIEW:
         view = node.attr
-        if not view.is_plain:  # type: ignore[attr-defined]
+        if not isinstance(view, ViewMap) or not graph.is_index_map(node):
             return None
         base = graph[node.operands[0]]
         through: list[int | None] = [None] * len(base.shape)
-        for axis, source in zip(axes, view.axes, strict=True):  # type: ignore[attr-defined]
+        for axis, source in zip(axes, view.axes, strict=True):
             if source is not None:
                 through[source] = axis
         node, axes = base, tuple(through)
@@ -201,7 +201,7 @@ class _Fuser:
     def _reads_directly(self, operand: int) -> bool:
         node = self.graph[operand]
         while node.is_view:
-            if node.op is Op.RESHAPE or not node.attr.is_plain:  # type: ignore[attr-defined]
+            if not self.graph.is_index_map(node):
                 return False
             node = self.graph[node.operands[0]]
         return True
@@ -264,12 +264,12 @@ class _Fuser:
         node = self.graph[operand]
         if not node.is_view:
             return group.maps[operand]
-        if node.op is Op.RESHAPE or not node.attr.is_plain:  # type: ignore[attr-defined]
+        if not isinstance(node.attr, ViewMap) or not self.graph.is_index_map(node):
             return None
         inner = self._map_seen(group, node.operands[0])
         if inner is None:
             return None
-        return tuple(None if source is None else inner[source] for source in node.attr.axes)  # type: ignore[attr-defined]
+        return tuple(None if source is None else inner[source] for source in node.attr.axes)
 
     def _reads_agree(self, group: Group, node: Node, axes: AxisMap) -> bool:
         """Whether each operand of the group would be read with the map that it has."""

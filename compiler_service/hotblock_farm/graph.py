@@ -98,11 +98,6 @@ class ViewMap:
     steps: tuple[int, ...]  # for each axis of the view
     starts: tuple[Extent, ...]  # for each axis of the operand
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it only reorders, drops, inserts and broadcasts axes."""
-        return all(step == 1 for step in self.steps) and all(start == 0 for start in self.starts)
-
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -167,6 +162,18 @@ class Graph:
 
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number]
+
+    def is_index_map(self, node: Node) -> bool:
+        """Whether a node is a view that only reorders, drops, inserts and broadcasts axes, each in full: reading through
+        it is reading its operand with other loops."""
+        view = node.attr
+        if not isinstance(view, ViewMap):
+            return False
+        base = self.nodes[node.operands[0]].shape
+        whole = all(
+            source is None or base[source] == length for source, length in zip(view.axes, node.shape, strict=True)
+        )
+        return whole and all(step == 1 for step in view.steps) and all(start == 0 for start in view.starts)
 
     def users(self) -> list[list[int]]:
         """For each node, the nodes that read it."""

@@ -36,7 +36,7 @@ _BINARY = _ops(
 )
 _REDUCTIONS = _ops("SUM MEAN MAX MIN ANY ALL VAR PROD")
 _DTYPES = [np.float32, np.float32, np.float32, np.float64, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_]
-_SIZES = [1, 2, 3, 5, 17, 33]
+_SIZES = [1, 2, 3, 5, 6, 12, 17, 33]
 
 _INEXACT = frozenset(
     _ops("EXP TANH ERF SIGMOID GELU SILU SIN COS POW SUM MEAN VAR PROD CUMSUM MATMUL")
@@ -142,6 +142,10 @@ class _Grower:
                         (Opcode.TENSOR_UNSQUEEZE, [r], {"axis": 0}),
                         (Opcode.TENSOR_UNSQUEEZE, [r], {"axis": -1}),
                         (Opcode.TENSOR_SQUEEZE, [r], {"axes": (-1,)}),
+                        (Opcode.TENSOR_SPLIT, [r], {"axis": -1}),
+                        (Opcode.TENSOR_SPLIT, [r], {"axis": 0}),
+                        (Opcode.TENSOR_PERMUTE, [r], {"axes": (1, 0)}),
+                        (Opcode.TENSOR_PERMUTE, [r], {"axes": (2, 0, 1)}),
                     ]
                 )
             )
@@ -165,20 +169,24 @@ class _Grower:
         opcode, operands, attrs = candidate
         if opcode in _STEEP and self.inexact & set(operands):
             return
-        made = instruction(opcode, [len(self.values)], operands, **attrs)
-        local = instruction(opcode, [len(operands)], range(len(operands)), **attrs)
-        block = Block((local,), instruction(Opcode.RET, (), [len(operands)]))
+        parts = self.draw(st.sampled_from([2, 3])) if opcode is Opcode.TENSOR_SPLIT else 1
+        first = len(operands)
+        made = instruction(opcode, range(len(self.values), len(self.values) + parts), operands, **attrs)
+        local = instruction(opcode, range(first, first + parts), range(first), **attrs)
+        block = Block((local,), instruction(Opcode.RET, (), range(first, first + parts)))
         try:
-            program = Program((Function("main", (Param(),) * len(operands), (block,)),))
+            program = Program((Function("main", (Param(),) * first, (block,)),))
             value = self.interpreter.load(program)(*(self.values[o] for o in operands))
         except hb.HotblockError:
             return
-        if not isinstance(value, (bool, int, float)) and value.size > 20_000:
+        found = value if isinstance(value, tuple) else (value,)
+        if any(not isinstance(v, (bool, int, float)) and v.size > 20_000 for v in found):
             return
-        is_float = isinstance(value, float) or getattr(getattr(value, "dtype", None), "kind", "") == "f"
-        if is_float and (opcode in _INEXACT or self.inexact & set(operands)):
-            self.inexact.add(len(self.values))
-        self.values.append(value)
+        for v in found:
+            is_float = isinstance(v, float) or getattr(getattr(v, "dtype", None), "kind", "") == "f"
+            if is_float and (opcode in _INEXACT or self.inexact & set(operands)):
+                self.inexact.add(len(self.values))
+            self.values.append(v)
         self.body.append(made)
 
     def program(self) -> Program:
@@ -221,7 +229,7 @@ def test_compiled_programs_agree_with_the_interpreter(engine: Engine) -> None:
             compiler = InProcess()
             with hb.Runtime(compiler=compiler, hot_threshold=1) as rt:
                 loaded = rt.load(program)
-                sizes = [(grower.n, grower.m)] * 7 + [(7, 3), (4, 4), (1, 6), (16, 1), (33, 18), (3, 0)]
+                sizes = [(grower.n, grower.m)] * 7 + [(7, 3), (4, 4), (1, 6), (16, 1), (33, 18), (12, 6), (3, 0)]
                 for turn, (n, m) in enumerate(sizes):
                     arguments = [*grower.inputs(n, m, turn), *grower.scalars]
                     before = [np.array(a) for a in arguments]

@@ -117,6 +117,17 @@ def test_a_chain_is_one_kernel(name: str) -> None:
     assert len(stages.fusion.groups) == 1, str(stages.fusion)
 
 
+def test_a_part_is_not_the_whole_that_starts_where_it_does() -> None:
+    @hb.function
+    def gates(x: Any, w: Any) -> Any:
+        first, second = hb.split(hb.exp(x * w), 2, axis=-1)
+        return first * second
+
+    even = np.ones((5, 8), np.float32)
+    stages = lowered(gates.lower(even, even[0]), even, even[0])
+    assert len(stages.fusion.groups) == 2, str(stages.fusion)
+
+
 @pytest.mark.requirement("J4")
 def test_a_decoder_layer_is_seven_groups_in_one_parallel_region() -> None:
     (segment,) = segments_of(decoder_layer.lower(*decoder_arguments()))
