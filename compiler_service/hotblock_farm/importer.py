@@ -410,8 +410,12 @@ class _Importer:
         powers = self._map(Op.EXP, shifted)
         total = self._cast(self._sum64(powers, (axis,)), wide(dtype))
         if ins.opcode is Opcode.TENSOR_SOFTMAX:
-            return self._cast(self._map(Op.DIV, powers, total), dtype)
+            return self._cast(self._map(Op.MUL, powers, self._inverse(total)), dtype)
         return self._cast(self._map(Op.SUB, shifted, self._map(Op.LOG, total)), dtype)
+
+    def _inverse(self, x: int) -> int:
+        """1 / x once a row: a composite rounds once at its end, so it may multiply where ops written out divide."""
+        return self._map(Op.DIV, self._const(1, self.graph[x].dtype), x, shape=self.graph[x].shape)
 
     def _layer_norm(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         self._demand_narrow(dtype, ins)
@@ -437,7 +441,7 @@ class _Importer:
         axes = (len(self.graph[x].shape) - 1,)
         mean = self._cast(self._divided(self._sum64(square, axes), count), computed)
         root = self._map(Op.SQRT, self._map(Op.ADD, mean, self._cast(self._const(eps, DType.FLOAT64), computed)))
-        result = self._map(Op.DIV, x, root)
+        result = self._map(Op.MUL, x, self._inverse(root))
         if len(ins.operands) > 1:
             result = self._map(Op.MUL, result, self._tensor(ins.operands[1], computed))
         if len(ins.operands) > 2:

@@ -20,6 +20,7 @@ from hotblock.frontend.python import Compiled
 from hotblock.frontend.trees import flatten_as, restore, unflatten, unflatten_plain
 from hotblock.isa.program import INT64_MAX, INT64_MIN, Program
 from hotblock.isa.program import Function as BytecodeFunction
+from hotblock.isa.tree import TreeKind
 from hotblock.isa.verify import verify
 from hotblock.jit import (
     DEFAULT_THRESHOLD,
@@ -35,6 +36,7 @@ from hotblock.jit import (
     report,
 )
 from hotblock.shapes import infer_function
+from hotblock.shapes.rules import MAX_RANK
 from hotblock.vm import (
     Code,
     Constant,
@@ -56,6 +58,7 @@ __all__ = ["Constant", "LoadedFunction", "LoadedProgram", "LoadedPython", "Runti
 Array = Any
 _THRESHOLDS = {"default": DEFAULT_THRESHOLD, "inference": INFERENCE_THRESHOLD}
 _CAPACITY = 1024
+_FLAT = frozenset({np.ndarray, Constant, bool, int, float})  # types whose values are always leaves
 _MAX_INFERRED = 20_000  # instructions; larger programs are checked as they run
 
 
@@ -179,6 +182,8 @@ class Runtime:
 
     def _register_value(self, value: Any) -> Any:
         """What a register holds for an argument. Raises DTypeError or ShapeError, which `_registers` gives a place."""
+        if type(value) is np.ndarray and value.ndim <= MAX_RANK:
+            return TensorValue(value, self._layouts.of(value))
         if type(value) is int:
             if not INT64_MIN <= value <= INT64_MAX:
                 raise DTypeError(f"{value} does not fit int64", reason="int64_overflow")
@@ -205,9 +210,10 @@ class Runtime:
 
     # ---- running
 
-    def _run(self, code: Code, args: list[Any]) -> list[Array]:
+    def _run(self, code: Code, args: list[Any], *, settled: bool = False) -> list[Array]:
+        """`settled`: the program has been compiled for arguments of these kinds, so there is nothing to check."""
         self._demand_open()
-        if code.typed:
+        if code.typed and not settled:
             check_arguments(code.function, args)
         with np.errstate(all="ignore"):
             results = execute(code, args, self._limits)
@@ -298,10 +304,15 @@ class LoadedPython:
         self._runtime = runtime
         self.function = function
         self._codes: dict[Compiled, Code] = {}
+        self._flat: dict[tuple[type, ...], tuple[Code, Compiled]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         runtime = self._runtime
+        known = None if kwargs else self._flat.get(tuple(map(type, args)))
+        if known is not None:
+            registers = runtime._registers(args, self.function.path)
+            return _result(known[1], runtime._run(known[0], registers, settled=True))
         call = self.function.structure(args, kwargs, runtime._is_leaf)
         compiled = self.function.compile(call)
         code = self._codes.get(compiled)
@@ -315,12 +326,20 @@ class LoadedPython:
                     if len(self._codes) >= MAX_STRUCTURES:
                         self._codes.clear()
                     self._codes[compiled] = code
-        registers = runtime._registers(call.leaves, call.path)
-        result = compiled.result
-        return unflatten(result.spec, runtime._run(code, registers), result.statics, map(restore, result.classes))
+        if not kwargs and len(call.leaves) == len(args) and all(type(leaf) in _FLAT for leaf in args):
+            # Every argument is a leaf by its type alone, so the next call like this has the same structure.
+            self._flat[tuple(map(type, args))] = code, compiled
+        return _result(compiled, runtime._run(code, runtime._registers(call.leaves, call.path), settled=True))
 
     def __repr__(self) -> str:
         return f"<hotblock function {self.function.__name__}>"
+
+
+def _result(compiled: Compiled, leaves: list[Any]) -> Any:
+    result = compiled.result
+    if result.spec.kind is TreeKind.LEAF:
+        return leaves[0]
+    return unflatten(result.spec, leaves, result.statics, map(restore, result.classes))
 
 
 def _settings(preset: str, threshold: int | None, capacity: int, deny: Sequence[str]) -> Settings:

@@ -163,6 +163,10 @@ class Function:
         bound.apply_defaults()
         return CallStructure.of(bound.arguments, set(given), is_leaf)
 
+    def path(self, position: int) -> str:
+        """The name of a parameter, for errors about an argument that is a leaf."""
+        return list(self.signature.parameters)[position]
+
     def compile(self, call: CallStructure) -> Compiled:
         """The program for arguments of this structure; compiled when it is met for the first time, and kept.
 

@@ -165,39 +165,44 @@ def unflatten(
     classes: Iterable[Callable[[dict[str, Any]], Any]],
 ) -> Any:
     """Put a value together again from what `flatten` gave; `classes` make its dataclasses from their fields."""
-    leaf, static, class_ = iter(leaves), iter(statics), iter(classes)
+    return _built(spec, iter(leaves), iter(statics), iter(classes))
 
-    def build(spec: TreeSpec) -> Any:
-        if spec.kind is TreeKind.LEAF:
-            return next(leaf)
-        if spec.kind is TreeKind.STATIC:
-            return next(static)
-        if spec.kind is TreeKind.DATACLASS:
-            make = next(class_)
-            return make({key: build(child) for key, child in zip(spec.keys, spec.children, strict=True)})
-        children = [build(child) for child in spec.children]
-        if spec.kind is TreeKind.DICT:
-            return dict(zip(spec.keys, children, strict=True))
-        return tuple(children) if spec.kind is TreeKind.TUPLE else children
 
-    return build(spec)
+# Functions of the module, not of a call: one that calls itself by its own closure is a cycle, and would keep the leaves of
+# every call until the garbage collector comes.
+
+
+def _built(
+    spec: TreeSpec, leaf: Iterator[Any], static: Iterator[Any], make: Iterator[Callable[[dict[str, Any]], Any]]
+) -> Any:
+    if spec.kind is TreeKind.LEAF:
+        return next(leaf)
+    if spec.kind is TreeKind.STATIC:
+        return next(static)
+    if spec.kind is TreeKind.DATACLASS:
+        made = next(make)
+        pairs = zip(spec.keys, spec.children, strict=True)
+        return made({key: _built(child, leaf, static, make) for key, child in pairs})
+    children = [_built(child, leaf, static, make) for child in spec.children]
+    if spec.kind is TreeKind.DICT:
+        return dict(zip(spec.keys, children, strict=True))
+    return tuple(children) if spec.kind is TreeKind.TUPLE else children
 
 
 def unflatten_plain(spec: TreeSpec, leaves: Iterable[Any]) -> Any:
     """Put a value together without its types, as for a program read from a file: dataclasses come as dicts."""
-    leaf = iter(leaves)
+    return _built_plain(spec, iter(leaves))
 
-    def build(spec: TreeSpec) -> Any:
-        if spec.kind is TreeKind.LEAF:
-            return next(leaf)
-        if spec.kind is TreeKind.STATIC:
-            try:
-                return ast.literal_eval(spec.name)
-            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                return spec.name
-        children = [build(child) for child in spec.children]
-        if spec.kind in (TreeKind.DICT, TreeKind.DATACLASS):
-            return dict(zip(spec.keys, children, strict=True))
-        return tuple(children) if spec.kind is TreeKind.TUPLE else children
 
-    return build(spec)
+def _built_plain(spec: TreeSpec, leaf: Iterator[Any]) -> Any:
+    if spec.kind is TreeKind.LEAF:
+        return next(leaf)
+    if spec.kind is TreeKind.STATIC:
+        try:
+            return ast.literal_eval(spec.name)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return spec.name
+    children = [_built_plain(child, leaf) for child in spec.children]
+    if spec.kind in (TreeKind.DICT, TreeKind.DATACLASS):
+        return dict(zip(spec.keys, children, strict=True))
+    return tuple(children) if spec.kind is TreeKind.TUPLE else children

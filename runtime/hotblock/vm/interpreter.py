@@ -36,7 +36,7 @@ class Context:
 
     limits: Limits
     stack: list[tuple[Code, Node, Registers]] = field(default_factory=list)
-    outside: frozenset[int] = frozenset()  # buffers of the arguments, which the caller has made
+    arguments: Sequence[Any] = ()  # whose buffers the caller has made
     unmeasured: int = 0
     slots: int = 0
     checked: bool = False  # whether new code has been compared with the interpreter in this call
@@ -71,7 +71,8 @@ def _alive(context: Context, regs: Registers) -> int:
             if isinstance(value, TensorValue):
                 buffer = _buffer(value.array)
                 buffers[id(buffer)] = buffer.nbytes
-    return sum(size for buffer, size in buffers.items() if buffer not in context.outside)
+    outside = {id(_buffer(value.array)) for value in context.arguments if isinstance(value, TensorValue)}
+    return sum(size for buffer, size in buffers.items() if buffer not in outside)
 
 
 def _buffer(array: Any) -> Any:
@@ -86,8 +87,7 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
 
     Errors of hotblock carry the place of the innermost instruction. Nothing of the call survives it.
     """
-    outside = frozenset(id(_buffer(value.array)) for value in args if isinstance(value, TensorValue))
-    context = Context(limits, outside=outside)
+    context = Context(limits, arguments=args)
     regs = _frame(code, args, context)
     stack = context.stack
     budget = _NEVER if limits.steps is None else limits.steps
