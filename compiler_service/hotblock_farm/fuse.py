@@ -41,6 +41,12 @@ class Group:
     maps: dict[int, AxisMap] = field(default_factory=dict)
     reduced: frozenset[int] = frozenset()  # loops that reductions of the group run over
 
+    @property
+    def is_columnar(self) -> bool:
+        """Whether reductions run over other loops than the innermost."""
+        loops = [axis for axis, extent in enumerate(self.domain) if extent != 1]
+        return bool(self.reduced) and bool(loops) and loops[-1] not in self.reduced
+
     def covers(self, number: int) -> frozenset[int]:
         """The loops that a member depends on."""
         return frozenset(axis for axis in self.maps[number] if axis is not None)

@@ -40,6 +40,7 @@ ALIGNMENT = 64
 ATTENTION_ROWS = 16  # queries whose scores are kept at a time, at most
 ATTENTION_PAD = 64  # keys that a row of scores may be padded by
 CACHE_PERIOD = 2048  # bytes after which addresses meet in half of the sets of a first-level cache
+MAX_LANES = 16  # columns that a kernel reduces at once, at most
 MAX_PANEL = 128  # columns of a panel of packed elements, at most
 STATUS_BYTES = 64
 """The arena begins with the status of the call: 0, or 1 where the interpreter has to run the segment instead."""
@@ -400,6 +401,7 @@ def scratch_sizes(plan: Plan, group: Group) -> Sequence[tuple[str, Extent]]:
         return [("panels", padded_size(depth * panels * node.dtype.itemsize))]
     if group.kind is GroupKind.LOOP and group.reduced:
         row = product(group.domain[loop] for loop in sorted(group.reduced))
+        row = row * MAX_LANES if group.is_columnar else row
         kept = [m for m in group.members if group.covers(m) & group.reduced]
         return [(f"v{m}", padded_size(row * graph[m].dtype.itemsize + 2 * ALIGNMENT)) for m in kept]
     return []

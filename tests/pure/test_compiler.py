@@ -231,6 +231,7 @@ KINDS = {
     "gather": "  %z = tensor.take %x, %i",
     "triangle": "  %z = tensor.tril %x",
     "column reduction": "  %z = tensor.sum %x {axes=[0]}",
+    "softmax of columns": "  %z = tensor.softmax %x {axis=0}",
     "everything reduced": "  %z = tensor.max %x",
     "integers": "  %y = tensor.cast %x {dtype=i32}\n  %w = tensor.floordiv %y, %y\n  %z = tensor.shl %w, %y",
     "sixteen bits": "  %y = tensor.cast %x {dtype=f16}\n  %w = tensor.cast %y {dtype=bf16}\n  %z = tensor.gelu %w",

@@ -241,6 +241,20 @@ def test_an_image_that_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None
         assert rt.report().misses["not_loaded"] >= 1
 
 
+def test_a_fault_of_ours_in_a_reply_is_a_failed_compile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: Any) -> None:
+        raise RuntimeError("not thought of")
+
+    monkeypatch.setattr("hotblock.jit.driver.load", fault)
+    with hb.Runtime(compiler="embedded", hot_threshold=1) as rt:
+        calls(rt, 3)
+        assert rt.report().misses["failed"] >= 1
+        assert "not thought of" in str(rt.explain("chain"))
+    assert "could not be used" in caplog.text
+
+
 def test_images_are_writable_or_executable_never_both() -> None:
     image = native.Image(b"\xc3" * 100)
     with open("/proc/self/maps", encoding="ascii") as file:

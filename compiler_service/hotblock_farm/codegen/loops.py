@@ -37,6 +37,8 @@ class LoopKernel(Kernel):
         self.lane_axis = self.loops[-1][-1] if self.loops else -1
         self.position: Value | None = None  # within a row
         self.rows: dict[int, Value] = {}  # values computed once a row
+        self.row_lanes = 1  # of such a value
+        self.row_mask: Value | None = None
         self.values: dict[int, Value] = {}  # values of the lanes that are being computed
         self.level = self._levels()
         self.kept = self._kept()
@@ -185,9 +187,9 @@ class LoopKernel(Kernel):
             node = self.graph[member]
             if self._is_reduce(member) or self._is_full(member) or member in self.rows or self.level[member] > number:
                 continue
-            self.rows[member] = self._compute(node, 1, None)
+            self.rows[member] = self._compute(node, self.row_lanes, self.row_mask)
             if member in self.plan.buffers:
-                self._store(member, self.rows[member], None)
+                self._store(member, self.rows[member], self.row_mask)
 
     def _pass(self, number: int, inner: list[list[int]]) -> None:
         members = self.group.members
@@ -206,9 +208,8 @@ class LoopKernel(Kernel):
         lanes = e.lanes if inner else 1
         starts = [e.splat(self._neutral(m), lanes) for m in reductions]
 
-        def lane_step(mask: Value | None) -> Callable[[Value, list[Value]], list[Value]]:
-            def body(index: Value, partial: list[Value]) -> list[Value]:
-                self.index[self.lane_axis] = index
+        def lane_step(mask: Value | None) -> Callable[[list[Value]], list[Value]]:
+            def body(partial: list[Value]) -> list[Value]:
                 self.values = {}
                 for member in stores:
                     value = self._value(member, lanes, mask, number)
@@ -228,19 +229,19 @@ class LoopKernel(Kernel):
             return body
 
         if not inner:
-            totals = lane_step(None)(e.integer(0), starts)
+            totals = lane_step(None)(starts)
         else:
-            totals = self._lanes(inner, starts, lane_step, e.integer(0))
+            totals = self._walk(inner, starts, lane_step, e.integer(0))
         for member, total in zip(reductions, totals, strict=True):
             self.rows[member] = self._across(member, total)
             if member in self.plan.buffers:
-                self._store(member, self.rows[member], None)
+                self._store(member, self.rows[member], self.row_mask)
 
-    def _lanes(
+    def _walk(
         self,
         inner: list[list[int]],
         carried: list[Value],
-        step: Callable[[Value | None], Callable[[Value, list[Value]], list[Value]]],
+        step: Callable[[Value | None], Callable[[list[Value]], list[Value]]],
         before: Value,
     ) -> list[Value]:
         """Run lane steps over the loops of a row; `before` counts the places in front of this part of it."""
@@ -251,23 +252,24 @@ class LoopKernel(Kernel):
 
             def body(index: Value, states: list[Value]) -> list[Value]:
                 self.index[inner[0][-1]] = index
-                return self._lanes(inner[1:], states, step, e.mul(e.op("add", before, index), length))
+                return self._walk(inner[1:], states, step, e.mul(e.op("add", before, index), length))
 
             return e.loop(start, stop, 1, body, carried)
         count = e.sub(stop, start)
         whole = e.op("sub", stop, e.op("and", count, e.integer(e.lanes - 1)))
 
         def place(index: Value) -> None:
+            self.index[self.lane_axis] = index
             self.position = e.add(before, e.sub(index, start) if start.text != "0" else index)
 
         def full(index: Value, states: list[Value]) -> list[Value]:
             place(index)
-            return step(None)(index, states)
+            return step(None)(states)
 
         def rest(index: Value, states: list[Value]) -> list[Value]:
             place(index)
             left = e.splat(e.op("sub", stop, index))
-            return step(e.compare("slt", e.iota(), left))(index, states)
+            return step(e.compare("slt", e.iota(), left))(states)
 
         return e.loop(whole, stop, e.lanes, rest, e.loop(start, whole, e.lanes, full, carried))
 

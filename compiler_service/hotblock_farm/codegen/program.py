@@ -12,6 +12,7 @@ from hotblock.isa.dtypes import DType
 from hotblock.shapes.classes import TensorClass
 from hotblock.shapes.dims import Extent
 from hotblock_farm.codegen.attention import AttentionKernel
+from hotblock_farm.codegen.columns import ColumnKernel
 from hotblock_farm.codegen.contraction import ContractionKernel, Tiles, pack_function
 from hotblock_farm.codegen.expression import apply
 from hotblock_farm.codegen.ir import Emitter, Module, Value
@@ -89,7 +90,7 @@ def _kernel(
         return ContractionKernel(module, target, tiles, plan, stage, group)
     if group.kind is GroupKind.ATTENTION:
         return AttentionKernel(module, target, tiles, plan, stage, group)
-    return LoopKernel(module, target.lanes, plan, stage, group)
+    return (ColumnKernel if group.is_columnar else LoopKernel)(module, target.lanes, plan, stage, group)
 
 
 class _Caller:

@@ -14,11 +14,10 @@ from hotblock.errors import HotblockError, ProgramError
 from hotblock.isa.dtypes import DType
 from hotblock.isa.program import Instruction
 from hotblock.isa.segment import Segment
-from hotblock.isa.table import Opcode
-from hotblock.shapes.classes import ShapeClass, TensorClass, analyse
+from hotblock.isa.table import FusionKind, Opcode, OperandKind
+from hotblock.shapes.classes import ShapeClass, TensorClass
 from hotblock.shapes.dims import Extent, product, symbol
 from hotblock.shapes.guards import Guard, GuardKind, decode_extent, evaluator, places
-from hotblock.shapes.types import ScalarType
 from hotblock_cache.envelope import opened
 from hotblock_cache.errors import CacheError
 from hotblock_cache.signing import Verifier
@@ -132,8 +131,7 @@ def _code(message: pb.Artifact, segment: Segment, shape_class: ShapeClass) -> Co
     scalars = tuple((scalar.value, DType.from_number(scalar.dtype)) for scalar in message.scalars)
     if any(value >= segment.values for value, _ in scalars):
         raise ValueError("a scalar that the segment does not have")
-    types = analyse(segment, shape_class).types
-    host = tuple(ins for ins in segment.instructions if ins.results and isinstance(types[ins.results[0]], ScalarType))
+    host = _host_instructions(segment, shape_class)
     if sum(ins.opcode in (Opcode.GET_SHAPE_AXIS, Opcode.GET_RANK) for ins in host) != len(message.host_extents):
         raise ValueError("host lengths that do not fit the segment")
     image = Image(message.image)
@@ -176,6 +174,19 @@ def _code(message: pb.Artifact, segment: Segment, shape_class: ShapeClass) -> Co
         ),
         message.specialization.hex(),
     )
+
+
+def _host_instructions(segment: Segment, shape_class: ShapeClass) -> tuple[Instruction, ...]:
+    """The instructions that make host scalars: flow arithmetic, and elementwise ops that meet nothing else."""
+    scalars = {n for n, item in enumerate(shape_class.inputs) if not isinstance(item, TensorClass)}
+    found = []
+    for ins in segment.instructions:
+        elementwise = all(operand.kind is OperandKind.VALUE for operand in ins.opcode.operands)
+        if ins.opcode.fusion is FusionKind.HOST or (elementwise and scalars.issuperset(ins.operands)):
+            scalars.update(ins.results)
+            if ins.results:
+                found.append(ins)
+    return tuple(found)
 
 
 def _symbol(name: str, shape_class: ShapeClass) -> Extent:

@@ -266,11 +266,18 @@ class Driver:
         if found is None:
             return
         unit, version, specialization = found
-        if version.generation == reply.number and not self._closed:
-            self._settle(unit, version, reply, verifier, specialization)
-        with self._lock:
-            self._pending.pop(reply.number, None)
-            self._lock.notify_all()
+        try:
+            if version.generation == reply.number and not self._closed:
+                self._settle(unit, version, reply, verifier, specialization)
+        except Exception as error:  # a fault of ours: it must not end the compiler's thread, nor leave anybody waiting
+            _logger.exception("%s: a reply could not be used", unit.name)
+            version.log = f"{type(error).__name__}: {error}"
+            if version.state is State.REQUESTED:
+                self._failed(unit, version, Reason.FAILED)
+        finally:
+            with self._lock:
+                self._pending.pop(reply.number, None)
+                self._lock.notify_all()
 
     def _settle(self, unit: Unit, version: Version, reply: Reply, verifier: Verifier, specialization: bytes) -> None:
         now = time.monotonic()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DEFAULT_THRESHOLD", "INFERENCE_THRESHOLD", "is_hot"]
+__all__ = ["DEFAULT_THRESHOLD", "ENTRIES_OF_A_CLASS", "INFERENCE_THRESHOLD", "is_hot"]
 
 DEFAULT_THRESHOLD: Final = 8
 INFERENCE_THRESHOLD: Final = 3
 
-_ENTRIES_OF_A_CLASS: Final = 2
+ENTRIES_OF_A_CLASS: Final = 2
 
 
 def is_hot(entries: int, class_entries: int, threshold: int) -> bool:
     """Whether a class with so many entries, of a segment with so many, is compiled."""
-    return entries >= threshold and class_entries >= min(_ENTRIES_OF_A_CLASS, threshold)
+    return entries >= threshold and class_entries >= min(ENTRIES_OF_A_CLASS, threshold)

@@ -22,6 +22,7 @@ from hotblock.isa.table import FusionKind, Opcode, OperandKind
 from hotblock.jit.artifact import Code
 from hotblock.jit.binding import Bound, Call, prepare
 from hotblock.jit.check import difference
+from hotblock.jit.heat import ENTRIES_OF_A_CLASS
 from hotblock.jit.reasons import Reason
 from hotblock.jit.states import State
 from hotblock.jit.versions import Version
@@ -80,6 +81,7 @@ class Unit:
         self._keyed = _keyed_inputs(self.segment)
         self._registers = tuple(source for source in site.inputs if isinstance(source, int))
         self._parameters = len(self._registers) < len(site.inputs)
+        self._cold_entries = driver.settings.threshold - ENTRIES_OF_A_CLASS
         self._entries = itertools.count(1)
         self.entries = 0
         self._compiled = itertools.count(1)
@@ -100,6 +102,10 @@ class Unit:
                 return self._miss(Reason.UNKNOWN_PARAMETER)
         else:
             values = [registers[source] for source in self._registers]
+        if self.entries < self._cold_entries and not self.compiled:
+            # Far from hot: which class this is does not matter yet.
+            empty = any(v.__class__ is TensorValue and not v.layout.elements for v in values)
+            return False if empty else self._miss(Reason.COLD)
         try:
             key: Any = tuple([value.layout for value in values])
         except AttributeError:

@@ -36,7 +36,9 @@ class Constraint:
 
     def holds(self, values: Mapping[str, Extent]) -> bool | None:
         """Whether it holds for these values; None while a symbol is missing."""
-        left, right = (e.substitute(values) if isinstance(e, Dim) else e for e in (self.left, self.right))
+        left, right = self.left, self.right
+        if values:
+            left, right = (e.substitute(values) if isinstance(e, Dim) else e for e in (left, right))
         if not isinstance(left, int) or not isinstance(right, int):
             return True if self.kind is ConstraintKind.EQUAL and left == right else None
         if self.kind is ConstraintKind.EQUAL:
@@ -116,8 +118,14 @@ class ConstraintTable:
     def resolve(self, extent: Extent) -> Extent:
         """The simplest known form of a length."""
         for _ in range(8):
-            if not isinstance(extent, Dim):
+            if not isinstance(extent, Dim) or not self._equal:
                 return extent
+            name = extent.symbol_name
+            if name is not None:
+                if name not in self._equal:
+                    return extent
+                extent = self._equal[name]
+                continue
             simpler = extent.substitute(self._equal)
             if simpler == extent:
                 return extent
