@@ -175,14 +175,6 @@ class Graph:
         )
         return whole and all(step == 1 for step in view.steps) and all(start == 0 for start in view.starts)
 
-    def users(self) -> list[list[int]]:
-        """For each node, the nodes that read it."""
-        found: list[list[int]] = [[] for _ in self.nodes]
-        for node in self.nodes:
-            for operand in dict.fromkeys(node.operands):
-                found[operand].append(node.number)
-        return found
-
     def pruned(self) -> Graph:
         """The graph without nodes that nothing needs; of `checks` only those are kept that nothing else does."""
         needed = self._needed(self.outputs)

@@ -21,12 +21,9 @@ def test_every_pair_of_state_and_event(state: State, event: Event) -> None:
             step(state, event)
 
 
-def test_code_runs_only_after_it_has_been_compared_or_trusted() -> None:
+def test_code_runs_only_after_it_has_been_compared() -> None:
     into = {(s, e): effect for (s, e), (after, effect) in TRANSITIONS.items() if after is State.INSTALLED}
-    assert into == {
-        (State.READY, Event.AGREED): Effect.INSTALL,
-        (State.READY, Event.TRUSTED): Effect.INSTALL,
-    }
+    assert into == {(State.READY, Event.AGREED): Effect.INSTALL}
 
 
 def test_every_way_out_of_installed_uninstalls() -> None:

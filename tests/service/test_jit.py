@@ -176,6 +176,21 @@ def test_errors_are_the_same_on_every_tier_and_inputs_untouched(rt: hb.Runtime, 
     assert rt.report().misses["deoptimised"] == 3
 
 
+@pytest.mark.requirement("J12")
+def test_the_limit_of_a_call_counts_compiled_memory_too(rt: hb.Runtime) -> None:
+    loaded = rt.load(gelu_of_product)
+    warm(rt, lambda: loaded(*_arguments(8)))
+    limited = hb.Runtime(compiler="embedded", hot_threshold=1, limits=hb.Limits(bytes=1 << 16))
+    with limited:
+        small = limited.load(gelu_of_product)
+        warm(limited, lambda: small(*_arguments(8)), 4)
+        assert limited.report().compiled_entries > 0
+        with pytest.raises(hb.ResourceError, match="bytes"):
+            small(*_arguments(4000))
+        assert limited.report().misses["not_enough_memory"] == 1
+        small(*_arguments(8))
+
+
 @pytest.mark.requirement("J2")
 def test_the_capacity_evicts_one_by_one() -> None:
     text = "\n".join(

@@ -48,6 +48,7 @@ class Bound:
     timed: bool = True  # whether entries are timed, to tell whether the code is worth it
     entries: int = 0  # timed ones
     call: Call | None = None
+    unfit: Code | None = None  # code whose guards do not hold for this key
 
 
 def prepare(

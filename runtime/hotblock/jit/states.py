@@ -33,7 +33,6 @@ class Event(Enum):
     STARVED = "starved"  # the job got no processor
     COOLED = "cooled"  # the time is over
     AGREED = "agreed"  # the comparison found no difference
-    TRUSTED = "trusted"  # somebody has compared this recipe before
     DIFFERED = "differed"  # it found one
     EVICTED = "evicted"
     NO_GAIN = "no_gain"
@@ -62,7 +61,6 @@ TRANSITIONS: Final[dict[tuple[State, Event], tuple[State, Effect]]] = {
     (State.REQUESTED, Event.STARVED): (State.COOLDOWN, Effect.WAIT),
     (State.REQUESTED, Event.DROPPED): (State.COLD, Effect.CANCEL),
     (State.READY, Event.AGREED): (State.INSTALLED, Effect.INSTALL),
-    (State.READY, Event.TRUSTED): (State.INSTALLED, Effect.INSTALL),
     (State.READY, Event.DIFFERED): (State.BANNED, Effect.WARN),
     (State.READY, Event.EVICTED): (State.COLD, Effect.UNINSTALL),
     (State.READY, Event.DROPPED): (State.COLD, Effect.UNINSTALL),

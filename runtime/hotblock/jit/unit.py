@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Unit"]
 
 _MAX_BOUND: Final = 4096
-_PARALLEL_WORK: Final = 200_000
-"""Scalar operations from which more than one thread is worth waking: some 20 us of work."""
+_PARALLEL_WORK: Final = 2_000_000
+"""Scalar operations, as a plan counts them, from which more than one thread is worth waking: some 20 us of work."""
 
 
 @dataclass(slots=True)
@@ -139,13 +139,14 @@ class Unit:
     ) -> bool | _Watch:
         call = bound.call
         if call is None or call.code is not code:
-            call = self._prepare(bound, code, values)
+            call = None if bound.unfit is code else self._prepare(bound, code, values)
             if call is None:
+                bound.unfit = code
                 return self._miss(Reason.GUARD)
         began = time.perf_counter() if bound.timed else 0.0
         outputs = self._call(call, values, registers)
-        if outputs is None:
-            return self._miss(Reason.DEOPTIMISED)
+        if isinstance(outputs, Reason):
+            return self._miss(outputs)
         site, driver = self.site, self.driver
         for register in site.dying:
             registers[register] = None
@@ -167,14 +168,14 @@ class Unit:
         bound.call = call
         return call
 
-    def _call(self, call: Call, values: list[Any], registers: Registers) -> dict[int, Any] | None:
-        """Run the code; its outputs by value number, or None where the interpreter has to."""
+    def _call(self, call: Call, values: list[Any], registers: Registers) -> dict[int, Any] | Reason:
+        """Run the code; its outputs by value number, or the reason why the interpreter has to."""
         driver, code = self.driver, call.code
         if call.size:
             try:
                 allocate(registers, call.size)
             except HotblockError:
-                return None
+                return Reason.NOT_ENOUGH_MEMORY
         memory = driver.memory
         made = [memory.output(layout) for layout in call.layouts]
         addresses = [values[position].address for position in code.tensors]
@@ -184,7 +185,7 @@ class Unit:
         if code.scalars or code.packs:
             packs = self._packs(code, values)
             if 0 in packs:
-                return None
+                return Reason.NOT_ENOUGH_MEMORY
             rest = (*self._scalars(call, values), *packs, *call.symbols)
         threads, token = 1, False
         if call.work >= _PARALLEL_WORK and driver.threads.count > 1:
@@ -199,7 +200,7 @@ class Unit:
             if token:
                 driver.token.release()
         if status:
-            return None
+            return Reason.DEOPTIMISED
         results: dict[int, Any] = dict(zip(call.values, made, strict=True))
         if call.scalar_outputs:
             results.update(call.scalar_outputs)
@@ -249,9 +250,9 @@ class Unit:
         code = version.candidate
         assert code is not None
         call = self._prepare(bound, code, values)
-        outputs = None if call is None else self._call(call, values, registers)
+        outputs = Reason.GUARD if call is None else self._call(call, values, registers)
         self._miss(Reason.CHECKING)
-        if outputs is None:
+        if isinstance(outputs, Reason):
             # A guard or the status speaks against these inputs, not against the code; the next entry is as good.
             self.driver.release(version)
             return False
