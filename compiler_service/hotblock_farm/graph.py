@@ -66,9 +66,11 @@ class Op(Enum):
     CAST = auto()  # to the node's dtype
     FIT = auto()  # a host int to the node's dtype, which must hold it
     COPY = auto()
+    FINITE = auto()  # the operand, which must not be infinite: the interpreter takes another way there
     INDEX = auto()  # no operand: the position along axis `attr` of the node's shape, an int64
     # reductions; attr: axes, all kept with length 1 in the node's shape or dropped
     SUM = auto()
+    COMPENSATED_SUM = auto()  # of float64 elements: what rounding loses is added at the end
     MAX = auto()
     MIN = auto()
     ANY = auto()
@@ -84,7 +86,7 @@ class Op(Enum):
 
 COMPARISONS = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE, Op.ISNAN, Op.ISINF})
 MATH = frozenset({Op.EXP, Op.LOG, Op.TANH, Op.ERF, Op.SIGMOID, Op.SIN, Op.COS, Op.POW})
-REDUCTIONS = frozenset({Op.SUM, Op.MAX, Op.MIN, Op.ANY, Op.ALL})
+REDUCTIONS = frozenset({Op.SUM, Op.COMPENSATED_SUM, Op.MAX, Op.MIN, Op.ANY, Op.ALL})
 _LEAVES = frozenset({Op.INPUT, Op.SCALAR, Op.CONST})
 _WHOLE = frozenset({Op.MATMUL, Op.ATTENTION, Op.TAKE})
 
@@ -201,7 +203,7 @@ class Graph:
 
     def may_fail(self, first: int) -> bool:
         """Whether a node from a number on may meet a value that only the interpreter may judge."""
-        return any(node.op in (Op.FIT, Op.TAKE, Op.ATTENTION) for node in self.nodes[first:])
+        return any(node.op in (Op.FIT, Op.FINITE, Op.TAKE, Op.ATTENTION) for node in self.nodes[first:])
 
     def __str__(self) -> str:
         lines = [str(node) for node in self.nodes]

@@ -317,7 +317,7 @@ class _Importer:
         long = tuple(axis for axis in axes if node.shape[axis] != 1)
         if long:
             result = self._add(op, (x,), node.dtype, kept, long)
-        elif op is Op.SUM and node.dtype.is_float:
+        elif op in (Op.SUM, Op.COMPENSATED_SUM) and node.dtype.is_float:
             result = self._map(Op.ADD, x, self._const(0, node.dtype))
         else:
             result = x
@@ -326,9 +326,12 @@ class _Importer:
         dropped = tuple(axis for axis in range(len(kept)) if axis not in axes)
         return self._view_of(result, shape, ViewMap(dropped, (1,) * len(dropped), (0,) * len(kept)))
 
-    def _sum64(self, x: int, axes: tuple[int, ...], shape: Shape | None = None) -> int:
-        """A float sum as float64, in which any order of up to 32-bit elements keeps the bound of DESIGN 4.5."""
-        return self._reduce(Op.SUM, self._cast(x, DType.FLOAT64), axes, shape)
+    def _sum64(self, x: int, axes: tuple[int, ...], shape: Shape | None = None, source: DType | None = None) -> int:
+        """A float sum as float64, in which any order of up to 32-bit elements keeps the bound of DESIGN 4.5; float64
+        itself is summed with compensation. `source` is the dtype whose digits count, if not that of the elements."""
+        source = self.graph[x].dtype if source is None else source
+        op = Op.COMPENSATED_SUM if source is DType.FLOAT64 else Op.SUM
+        return self._reduce(op, self._cast(x, DType.FLOAT64), axes, shape)
 
     def _count(self, x: int, axes: tuple[int, ...]) -> int:
         """How many elements are reduced, as float64."""
@@ -343,7 +346,6 @@ class _Importer:
         axes = self._axes(ins, len(self.graph[x].shape))
         if not dtype.is_float:
             return self._reduce(Op.SUM, self._cast(x, DType.INT64), axes, shape)
-        self._demand_narrow(source, ins)
         return self._cast(self._sum64(x, axes, shape), dtype)
 
     def _source_dtype(self, value: int) -> DType:
@@ -354,31 +356,28 @@ class _Importer:
         assert dtype is not None
         return dtype
 
-    def _demand_narrow(self, dtype: DType, ins: Instruction) -> None:
-        if dtype is DType.FLOAT64:
-            raise RefusedError(f"{ins.opcode.mnemonic} of float64 has no translation")
-
     def _mean(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         source = self._source_dtype(ins.operands[0])
-        self._demand_narrow(source, ins)
         x = self._tensor(ins.operands[0], source)
         axes = self._axes(ins, len(self.graph[x].shape))
         total = self._sum64(x, axes, shape)
+        if source is DType.FLOAT64:
+            # The sum may overflow where the mean does not.
+            total = self._map(Op.FINITE, total)
         return self._cast(self._map(Op.DIV, total, self._count(x, axes), shape=shape), dtype)
 
     def _var(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         source = self._source_dtype(ins.operands[0])
-        self._demand_narrow(source, ins)
         x = self._tensor(ins.operands[0], DType.FLOAT64)
         axes = self._axes(ins, len(self.graph[x].shape))
         count = self._count(x, axes)
-        mean = self._divided(self._reduce(Op.SUM, x, axes), count)
+        mean = self._divided(self._sum64(x, axes, source=source), count)
         centred = self._map(Op.SUB, x, mean)
         correction = ins.attr("correction")
         assert isinstance(correction, float)
         divisor = self._map(Op.SUB, count, self._const(correction, DType.FLOAT64))
         divisor = self._map(Op.MAXIMUM, divisor, self._const(0, DType.FLOAT64))
-        total = self._reduce(Op.SUM, self._map(Op.MUL, centred, centred), axes, shape)
+        total = self._sum64(self._map(Op.MUL, centred, centred), axes, shape, source)
         return self._cast(self._map(Op.DIV, total, divisor, shape=shape), dtype)
 
     def _divided(self, x: int, by: int) -> int:
@@ -404,7 +403,6 @@ class _Importer:
         return x, axis % len(self.graph[x].shape)
 
     def _softmax(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
-        self._demand_narrow(dtype, ins)
         x, axis = self._rows(ins, dtype)
         shifted = self._map(Op.SUB, x, self._reduce(Op.MAX, x, (axis,)))
         powers = self._map(Op.EXP, shifted)
@@ -418,7 +416,6 @@ class _Importer:
         return self._map(Op.DIV, self._const(1, self.graph[x].dtype), x, shape=self.graph[x].shape)
 
     def _layer_norm(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
-        self._demand_narrow(dtype, ins)
         computed = wide(dtype)
         x = self._tensor(ins.operands[0], computed)
         axes = (len(shape) - 1,)
@@ -428,7 +425,6 @@ class _Importer:
         return self._normalised(ins, centred, centred, count, dtype)
 
     def _rms_norm(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
-        self._demand_narrow(dtype, ins)
         x = self._tensor(ins.operands[0], wide(dtype))
         return self._normalised(ins, x, x, self._count(x, (len(shape) - 1,)), dtype)
 
@@ -449,7 +445,6 @@ class _Importer:
         return self._cast(result, dtype)
 
     def _gelu(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
-        self._demand_narrow(dtype, ins)
         x = self._tensor(ins.operands[0], wide(dtype))
         computed = wide(dtype)
         half, one = self._const(0.5, computed), self._const(1, computed)
@@ -466,7 +461,6 @@ class _Importer:
         return self._cast(self._const(value, DType.FLOAT64), dtype)
 
     def _silu(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
-        self._demand_narrow(dtype, ins)
         # In float64, where the sigmoid of no float32 loses digits to a subnormal.
         x = self._tensor(ins.operands[0], DType.FLOAT64)
         return self._cast(self._map(Op.MUL, x, self._map(Op.SIGMOID, x)), dtype)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from hotblock.isa.dtypes import DType
 from hotblock.shapes.dims import Extent, product
 from hotblock_farm.codegen.expression import ELEMENTS, MEMORY, apply, from_memory, to_memory
 from hotblock_farm.codegen.ir import Module, Value
@@ -206,7 +207,7 @@ class LoopKernel(Kernel):
             return
         e = self.e
         lanes = e.lanes if inner else 1
-        starts = [e.splat(self._neutral(m), lanes) for m in reductions]
+        starts = [e.splat(start, lanes) for m in reductions for start in self._starts(m)]
 
         def lane_step(mask: Value | None) -> Callable[[list[Value]], list[Value]]:
             def body(partial: list[Value]) -> list[Value]:
@@ -217,12 +218,15 @@ class LoopKernel(Kernel):
                         self._store(member, value, mask)
                     if member in self.kept:
                         self._keep(member, value, mask)
-                results = []
-                for member, before in zip(reductions, partial, strict=True):
+                results: list[Value] = []
+                for member in reductions:
+                    before = partial[len(results) : len(results) + len(self._starts(member))]
                     (operand,) = self.graph[member].operands
                     value = self._operand(self.graph[member], operand, lanes, mask, number)
-                    after = self._combine(member, before, value)
-                    results.append(after if mask is None else e.select(mask, after, before))
+                    after = self._accumulate(member, before, value)
+                    if mask is not None:
+                        after = [e.select(mask, new, old) for new, old in zip(after, before, strict=True)]
+                    results += after
                 self.values = {}
                 return results
 
@@ -232,8 +236,9 @@ class LoopKernel(Kernel):
             totals = lane_step(None)(starts)
         else:
             totals = self._walk(inner, starts, lane_step, e.integer(0))
-        for member, total in zip(reductions, totals, strict=True):
-            self.rows[member] = self._across(member, total)
+        for member in reductions:
+            parts, totals = totals[: len(self._starts(member))], totals[len(self._starts(member)) :]
+            self.rows[member] = self._across(member, self._settled(member, parts))
             if member in self.plan.buffers:
                 self._store(member, self.rows[member], self.row_mask)
 
@@ -306,7 +311,18 @@ class LoopKernel(Kernel):
         if node.op is Op.TAKE:
             return self._take(node, lanes, mask)
         operands = [self._operand(node, operand, lanes, mask, number) for operand in node.operands]
+        if node.op is Op.FINITE:
+            self._demand_finite(operands[0], mask)
+            return operands[0]
         return apply(self.e, node.op, node.dtype, operands, self.graph[node.operands[-1]].dtype)
+
+    def _demand_finite(self, value: Value, mask: Value | None) -> None:
+        e = self.e
+        bad = apply(e, Op.ISINF, DType.BOOL, [value], DType.FLOAT64)
+        if value.lanes > 1:
+            bad = bad if mask is None else e.op("and", bad, mask)
+            bad = e.call(f"llvm.vector.reduce.or.v{value.lanes}i1", bad, elem="i1", lanes=1)
+        e.when(bad, lambda: self.raise_status(bad))
 
     def _index_of(self, node: Node, axes: AxisMap, lanes: int) -> Value:
         axis = axes[node.attr]  # type: ignore[call-overload]
@@ -418,10 +434,34 @@ class LoopKernel(Kernel):
 
     # ---- reductions
 
+    def _starts(self, member: int) -> list[Value]:
+        """What a reduction carries, at its start: its total, and for a compensated sum what rounding has lost."""
+        zero = [self.e.zero("double")] if self.graph[member].op is Op.COMPENSATED_SUM else []
+        return [self._neutral(member), *zero]
+
+    def _accumulate(self, member: int, before: list[Value], value: Value) -> list[Value]:
+        if self.graph[member].op is not Op.COMPENSATED_SUM:
+            return [self._combine(member, before[0], value)]
+        # Knuth's exact error of an addition, gathered beside the total.
+        e = self.e
+        total = e.op("fadd", before[0], value)
+        part = e.op("fsub", total, before[0])
+        lost = e.op("fadd", e.op("fsub", before[0], e.op("fsub", total, part)), e.op("fsub", value, part))
+        return [total, e.op("fadd", before[1], lost)]
+
+    def _settled(self, member: int, parts: list[Value]) -> Value:
+        if len(parts) == 1:
+            return parts[0]
+        e = self.e
+        total, lost = parts
+        # Beyond infinity the loss is NaN and says nothing.
+        known = e.compare("ord", lost, lost)
+        return e.select(known, e.op("fadd", total, lost), total)
+
     def _neutral(self, member: int) -> Value:
         node = self.graph[member]
         dtype, elem = node.dtype, ELEMENTS[node.dtype]
-        if node.op is Op.SUM:
+        if node.op in (Op.SUM, Op.COMPENSATED_SUM):
             return self.e.zero(elem)
         if node.op in (Op.ANY, Op.ALL):
             return self.e.integer(node.op is Op.ALL, "i1")
@@ -432,7 +472,14 @@ class LoopKernel(Kernel):
 
     def _combine(self, member: int, a: Value, b: Value) -> Value:
         node = self.graph[member]
-        op = {Op.SUM: Op.ADD, Op.MAX: Op.MAXIMUM, Op.MIN: Op.MINIMUM, Op.ANY: Op.OR, Op.ALL: Op.AND}[node.op]
+        op = {
+            Op.SUM: Op.ADD,
+            Op.COMPENSATED_SUM: Op.ADD,
+            Op.MAX: Op.MAXIMUM,
+            Op.MIN: Op.MINIMUM,
+            Op.ANY: Op.OR,
+            Op.ALL: Op.AND,
+        }[node.op]
         return apply(self.e, op, node.dtype, [a, b], node.dtype)
 
     def _across(self, member: int, value: Value) -> Value:

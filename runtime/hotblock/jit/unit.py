@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Unit"]
 
 _MAX_BOUND: Final = 4096
-_PARALLEL_WORK: Final = 2_000_000
+_PARALLEL_WORK: Final = 1_000_000
 """Scalar operations, as a plan counts them, from which more than one thread is worth waking: some 20 us of work."""
 
 
