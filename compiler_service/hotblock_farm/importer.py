@@ -14,7 +14,7 @@ from hotblock.isa.program import Instruction
 from hotblock.isa.segment import Segment
 from hotblock.isa.table import FusionKind, Opcode
 from hotblock.shapes.classes import Analysis, ShapeClass
-from hotblock.shapes.dims import Extent, product
+from hotblock.shapes.dims import Extent, minimum, product
 from hotblock.shapes.promotion import promote_values
 from hotblock.shapes.types import ScalarKind, ScalarType, TensorType, ValueType
 from hotblock_farm.errors import RefusedError
@@ -564,9 +564,24 @@ class _Importer:
             for axis in flipped:
                 steps[axis], new_starts[axis] = -1, source[axis] - 1
             return tuple(axes), tuple(steps), tuple(new_starts)
+        elif opcode is Opcode.TENSOR_SLICE:
+            axis = self._integer(ins, "axis", rank)
+            begin = self._slice_start(ins)
+            return tuple(axes), tuple(steps), _only(rank, axis, minimum(begin, source[axis]))
         else:
             raise RefusedError(f"{opcode.mnemonic} has no translation")
         return tuple(axes), tuple(steps), tuple(starts)
+
+    def _slice_start(self, ins: Instruction) -> int:
+        """Where a slice by constants begins: at or after the front, every element from there. Others are cheap views that
+        the interpreter makes."""
+        bounds = [self.graph[self.values[value]] for value in ins.operands[1:]]
+        start, stop, step = (
+            node.attr if node.op is Op.CONST and isinstance(node.attr, int) else None for node in bounds
+        )
+        if start is None or stop is None or step != 1 or start < 0:
+            raise RefusedError("tensor.slice by other than constants has no translation")
+        return start
 
     def _view_of(self, x: int, shape: Shape, view: ViewMap) -> int:
         return self._add(Op.VIEW, (x,), self.graph[x].dtype, shape, view)

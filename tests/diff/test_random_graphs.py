@@ -106,6 +106,17 @@ class _Grower:
     def _register(self) -> int:
         return self.draw(st.integers(0, len(self.values) - 1))
 
+    def _bounds(self) -> list[int]:
+        """Constants for the bounds and the step of a slice."""
+        found = []
+        for choice in ([0, 1, 2, -1], [2, 3, 9, -1, (1 << 63) - 1], [1, 1, 2]):
+            self.body.append(
+                instruction(Opcode.LOAD_CONST, [len(self.values)], value=self.draw(st.sampled_from(choice)))
+            )
+            found.append(len(self.values))
+            self.values.append(self.body[-1].attr("value"))
+        return found
+
     def _candidate(self) -> tuple[Opcode, list[int], dict[str, Any]]:
         draw = self.draw
         family = draw(
@@ -143,6 +154,8 @@ class _Grower:
                         (Opcode.TENSOR_UNSQUEEZE, [r], {"axis": -1}),
                         (Opcode.TENSOR_SQUEEZE, [r], {"axes": (-1,)}),
                         (Opcode.TENSOR_SPLIT, [r], {"axis": -1}),
+                        (Opcode.TENSOR_SLICE, [r, *self._bounds()], {"axis": -1}),
+                        (Opcode.TENSOR_SLICE, [r, *self._bounds()], {"axis": 0}),
                         (Opcode.TENSOR_SPLIT, [r], {"axis": 0}),
                         (Opcode.TENSOR_PERMUTE, [r], {"axes": (1, 0)}),
                         (Opcode.TENSOR_PERMUTE, [r], {"axes": (2, 0, 1)}),

@@ -238,6 +238,7 @@ KINDS = {
     "double": "  %y = tensor.cast %x {dtype=f64}\n  %w = tensor.erf %y\n  %z = tensor.pow %w, %w",
     "bools": "  %y = tensor.lt %x, %x\n  %z = tensor.any %y {axes=[1]}",
     "angles": "  %y = tensor.sin %x\n  %z = tensor.cos %y",
+    "slice": "  %a = load.const 1\n  %b = load.const 4\n  %y = tensor.slice %x, %a, %b, %a {axis=1}\n  %z = tensor.exp %y",
     "strided product": "  %t = tensor.transpose %x\n  %z = tensor.matmul %x, %t",
 }
 
