@@ -14,16 +14,15 @@ from hotblock.isa.program import Instruction
 from hotblock.isa.segment import Segment
 from hotblock.isa.table import FusionKind, Opcode
 from hotblock.shapes.classes import Analysis, ShapeClass
-from hotblock.shapes.dims import Extent, minimum, product
+from hotblock.shapes.dims import Extent, minimum
 from hotblock.shapes.promotion import promote_values
 from hotblock.shapes.types import ScalarKind, ScalarType, TensorType, ValueType
+from hotblock_farm.builder import GraphBuilder, Shape
 from hotblock_farm.errors import RefusedError
-from hotblock_farm.graph import COMPARISONS, Graph, Op, ViewMap
+from hotblock_farm.graph import Graph, Op, ViewMap
 from hotblock_farm.memory import locate, reshaped
 
 __all__ = ["build_graph"]
-
-Shape = tuple[Extent, ...]
 
 _SCALAR_DTYPES: Final = {
     ScalarKind.BOOL: DType.BOOL,
@@ -90,15 +89,14 @@ def build_graph(segment: Segment, shape_class: ShapeClass, analysis: Analysis) -
     return _Importer(segment, shape_class, analysis).run()
 
 
-class _Importer:
+class _Importer(GraphBuilder):
     def __init__(self, segment: Segment, shape_class: ShapeClass, analysis: Analysis) -> None:
+        super().__init__()
         self.segment = segment
         self.shape_class = shape_class
         self.types = analysis.types
         self.unstated = analysis.unstated
-        self.graph = Graph()
         self.values: list[int] = []  # value of the segment -> node
-        self.position = -1
 
     def run(self) -> Graph:
         for number in range(self.segment.inputs):
@@ -137,54 +135,32 @@ class _Importer:
         node = self.graph[self.values[value]]
         if node.is_leaf or node.is_view or node.number in self.graph.outputs:
             # The attribute keeps two copies of one value apart.
-            return self._add(Op.COPY, (node.number,), node.dtype, node.shape, len(self.graph.outputs))
+            return self.add(Op.COPY, (node.number,), node.dtype, node.shape, len(self.graph.outputs))
         return node.number
-
-    # ---- making nodes
-
-    def _add(self, op: Op, operands: tuple[int, ...], dtype: DType, shape: Shape, attr: object = None) -> int:
-        return self.graph.add(op, operands, dtype, shape, attr, self.position)
-
-    def _map(self, op: Op, *operands: int, shape: Shape | None = None) -> int:
-        """An elementwise node over operands of one dtype, shaped as `shape` or as the first operand."""
-        first = self.graph[operands[-1]]
-        dtype = DType.BOOL if op in COMPARISONS else first.dtype
-        return self._add(op, operands, dtype, self.graph[operands[0]].shape if shape is None else shape)
-
-    def _const(self, value: float, dtype: DType) -> int:
-        return self._add(Op.CONST, (), dtype, (), float(value) if dtype.is_float else int(value))
-
-    def _cast(self, node: int, dtype: DType) -> int:
-        value = self.graph[node]
-        if value.dtype is dtype:
-            return node
-        if dtype.is_float and dtype.bits == 16 and value.dtype.is_integer and value.dtype.bits > 16:
-            raise RefusedError(f"{value.dtype} to {dtype} has no translation")
-        return self._add(Op.CAST, (node,), dtype, value.shape)
 
     def _operand(self, value: int, element: DType) -> int:
         """An operand beside others: rounded to the promoted dtype, then widened to the one that is computed in."""
-        return self._cast(self._element(value, element), wide(element))
+        return self.cast(self._element(value, element), wide(element))
 
     def _element(self, value: int, dtype: DType) -> int:
         """A value as `dtype`; a host int must fit."""
         node, type_ = self.values[value], self.types[value]
         if not isinstance(type_, ScalarType) or type_.kind is not ScalarKind.INT:
-            return self._cast(node, dtype)
+            return self.cast(node, dtype)
         known = self.graph[node]
         if known.op is Op.CONST and isinstance(known.attr, int):
             low, high = (-(1 << 11), 1 << 11) if dtype.is_float else dtype.int_range
             if low <= known.attr <= high and dtype.bits > 16:
-                return self._const(known.attr, dtype)
-        return self._add(Op.FIT, (node,), dtype, ())
+                return self.const(known.attr, dtype)
+        return self.add(Op.FIT, (node,), dtype, ())
 
     def _tensor(self, value: int, dtype: DType) -> int:
         """An operand of an op that takes tensors: a host scalar is one of its default dtype."""
         type_ = self.types[value]
         node = self.values[value]
         if isinstance(type_, ScalarType):
-            node = self._cast(node, type_.kind.default_dtype)
-        return self._cast(node, dtype)
+            node = self.cast(node, type_.kind.default_dtype)
+        return self.cast(node, dtype)
 
     def _type(self, value: int) -> TensorType:
         type_ = self.types[value]
@@ -201,7 +177,7 @@ class _Importer:
         if ins.opcode is Opcode.LOAD_CONST:
             value = ins.attr("value")
             assert isinstance(first, ScalarType) and isinstance(value, (int, float))
-            return [self._const(value, _SCALAR_DTYPES[first.kind])]
+            return [self.const(value, _SCALAR_DTYPES[first.kind])]
         if isinstance(first, ScalarType):
             # Host scalars are evaluated by the runtime: also what a tensor op makes of scalars alone.
             return [self._leaf(ins.results[0], first)]
@@ -233,68 +209,64 @@ class _Importer:
             return self._predicate(opcode, operands[0], shape)
         elif opcode is Opcode.TENSOR_RELU:
             # Adding +0 turns -0 into +0.
-            zero = self._const(0, computed)
-            larger = self._map(Op.MAXIMUM, operands[0], zero, shape=shape)
-            return self._cast(self._map(Op.ADD, larger, zero, shape=shape) if computed.is_float else larger, dtype)
+            zero = self.const(0, computed)
+            larger = self.map(Op.MAXIMUM, operands[0], zero, shape=shape)
+            return self.cast(self.map(Op.ADD, larger, zero, shape=shape) if computed.is_float else larger, dtype)
         elif opcode is Opcode.TENSOR_RSQRT:
-            root = self._map(Op.SQRT, operands[0])
-            return self._cast(self._map(Op.DIV, self._const(1, computed), root, shape=shape), dtype)
+            root = self.map(Op.SQRT, operands[0])
+            return self.cast(self.map(Op.DIV, self.const(1, computed), root, shape=shape), dtype)
         elif opcode is Opcode.TENSOR_CLAMP:
-            low = self._map(Op.MAXIMUM, operands[0], operands[1], shape=shape)
-            return self._cast(self._map(Op.MINIMUM, low, operands[2], shape=shape), dtype)
+            low = self.map(Op.MAXIMUM, operands[0], operands[1], shape=shape)
+            return self.cast(self.map(Op.MINIMUM, low, operands[2], shape=shape), dtype)
         else:
             op = _SIMPLE[opcode]
         if op is Op.POW and not computed.is_float:
             raise RefusedError("tensor.pow of integers has no translation")
-        return self._cast(self._map(op, *operands, shape=shape), dtype)
+        return self.cast(self.map(op, *operands, shape=shape), dtype)
 
     def _predicate(self, opcode: Opcode, x: int, shape: Shape) -> int:
         if not self.graph[x].dtype.is_float:
-            return self._fill(self._const(opcode is Opcode.TENSOR_ISFINITE, DType.BOOL), shape)
+            return self.fill(self.const(opcode is Opcode.TENSOR_ISFINITE, DType.BOOL), shape)
         if opcode is Opcode.TENSOR_ISNAN:
-            return self._map(Op.ISNAN, x)
-        infinite = self._map(Op.ISINF, x)
+            return self.map(Op.ISNAN, x)
+        infinite = self.map(Op.ISINF, x)
         if opcode is Opcode.TENSOR_ISINF:
             return infinite
-        return self._map(Op.NOT, self._map(Op.OR, infinite, self._map(Op.ISNAN, x)))
-
-    def _fill(self, scalar: int, shape: Shape) -> int:
-        """A scalar at every place of a new tensor."""
-        return self._add(Op.COPY, (scalar,), self.graph[scalar].dtype, shape)
+        return self.map(Op.NOT, self.map(Op.OR, infinite, self.map(Op.ISNAN, x)))
 
     def _where(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         a, b = (self._element(value, dtype) for value in ins.operands[1:])
-        return self._add(Op.SELECT, (self.values[ins.operands[0]], a, b), dtype, shape)
+        return self.add(Op.SELECT, (self.values[ins.operands[0]], a, b), dtype, shape)
 
     def _cast_op(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
-        node = self._cast(self.values[ins.operands[0]], dtype)
+        node = self.cast(self.values[ins.operands[0]], dtype)
         return self._copied(node, shape)
 
     def _copied(self, node: int, shape: Shape) -> int:
         value = self.graph[node]
-        return self._add(Op.COPY, (node,), value.dtype, shape) if value.op is not Op.CAST else node
+        return self.add(Op.COPY, (node,), value.dtype, shape) if value.op is not Op.CAST else node
 
     def _copy(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
-        return self._add(Op.COPY, (self._tensor(ins.operands[0], dtype),), dtype, shape)
+        return self.add(Op.COPY, (self._tensor(ins.operands[0], dtype),), dtype, shape)
 
     def _filled(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         opcode = ins.opcode
         if opcode in (Opcode.TENSOR_ZEROS, Opcode.TENSOR_ONES):
-            return self._fill(self._const(opcode is Opcode.TENSOR_ONES, dtype), shape)
+            return self.fill(self.const(opcode is Opcode.TENSOR_ONES, dtype), shape)
         value = ins.operands[1 if opcode is Opcode.TENSOR_FULL_LIKE else 0]
-        scalar = self._cast(self.values[value], dtype) if dtype is DType.BOOL else self._element(value, dtype)
-        return self._fill(scalar, shape)
+        scalar = self.cast(self.values[value], dtype) if dtype is DType.BOOL else self._element(value, dtype)
+        return self.fill(scalar, shape)
 
     def _triangle(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         k = ins.attr("k")
         assert isinstance(k, int)
-        rows = self._add(Op.INDEX, (), DType.INT64, shape, len(shape) - 2)
-        columns = self._add(Op.INDEX, (), DType.INT64, shape, len(shape) - 1)
-        edge = self._map(Op.ADD, rows, self._const(max(min(k, 1 << 60), -(1 << 60)), DType.INT64))
+        rows = self.add(Op.INDEX, (), DType.INT64, shape, len(shape) - 2)
+        columns = self.add(Op.INDEX, (), DType.INT64, shape, len(shape) - 1)
+        edge = self.map(Op.ADD, rows, self.const(max(min(k, 1 << 60), -(1 << 60)), DType.INT64))
         op = Op.LE if ins.opcode is Opcode.TENSOR_TRIL else Op.GE
-        kept = self._map(op, columns, edge)
+        kept = self.map(op, columns, edge)
         x = self._tensor(ins.operands[0], dtype)
-        return self._add(Op.SELECT, (kept, x, self._const(0, dtype)), dtype, shape)
+        return self.add(Op.SELECT, (kept, x, self.const(0, dtype)), dtype, shape)
 
     # ---- reductions
 
@@ -309,44 +281,13 @@ class _Importer:
         assert axes is None or isinstance(axes, tuple)
         return tuple(range(rank)) if axes is None else tuple(sorted(axis % rank for axis in axes))
 
-    def _reduce(self, op: Op, x: int, axes: tuple[int, ...], shape: Shape | None = None) -> int:
-        """A reduction; axes stay with length 1 unless the result has another shape."""
-        node = self.graph[x]
-        kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(node.shape))
-        # What is known to be one element needs no loop; a sum starts from +0.
-        long = tuple(axis for axis in axes if node.shape[axis] != 1)
-        if long:
-            result = self._add(op, (x,), node.dtype, kept, long)
-        elif op in (Op.SUM, Op.COMPENSATED_SUM) and node.dtype.is_float:
-            result = self._map(Op.ADD, x, self._const(0, node.dtype))
-        else:
-            result = x
-        if shape is None or shape == kept:
-            return result
-        dropped = tuple(axis for axis in range(len(kept)) if axis not in axes)
-        return self._view_of(result, shape, ViewMap(dropped, (1,) * len(dropped), (0,) * len(kept)))
-
-    def _sum64(self, x: int, axes: tuple[int, ...], shape: Shape | None = None, source: DType | None = None) -> int:
-        """A float sum as float64, in which any order of up to 32-bit elements keeps the bound of DESIGN 4.5; float64
-        itself is summed with compensation. `source` is the dtype whose digits count, if not that of the elements."""
-        source = self.graph[x].dtype if source is None else source
-        op = Op.COMPENSATED_SUM if source is DType.FLOAT64 else Op.SUM
-        return self._reduce(op, self._cast(x, DType.FLOAT64), axes, shape)
-
-    def _count(self, x: int, axes: tuple[int, ...]) -> int:
-        """How many elements are reduced, as float64."""
-        count = product(self.graph[x].shape[axis] for axis in axes)
-        if isinstance(count, int):
-            return self._const(count, DType.FLOAT64)
-        return self._cast(self._add(Op.SCALAR, (), DType.INT64, (), count), DType.FLOAT64)
-
     def _sum(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         source = self._source_dtype(ins.operands[0])
         x = self._tensor(ins.operands[0], source)
         axes = self._axes(ins, len(self.graph[x].shape))
         if not dtype.is_float:
-            return self._reduce(Op.SUM, self._cast(x, DType.INT64), axes, shape)
-        return self._cast(self._sum64(x, axes, shape), dtype)
+            return self.reduce(Op.SUM, self.cast(x, DType.INT64), axes, shape)
+        return self.cast(self.sum64(x, axes, shape), dtype)
 
     def _source_dtype(self, value: int) -> DType:
         type_ = self.types[value]
@@ -360,38 +301,35 @@ class _Importer:
         source = self._source_dtype(ins.operands[0])
         x = self._tensor(ins.operands[0], source)
         axes = self._axes(ins, len(self.graph[x].shape))
-        total = self._sum64(x, axes, shape)
+        total = self.sum64(x, axes, shape)
         if source is DType.FLOAT64:
             # The sum may overflow where the mean does not.
-            total = self._map(Op.FINITE, total)
-        return self._cast(self._map(Op.DIV, total, self._count(x, axes), shape=shape), dtype)
+            total = self.map(Op.FINITE, total)
+        return self.cast(self.map(Op.DIV, total, self.count(x, axes), shape=shape), dtype)
 
     def _var(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         source = self._source_dtype(ins.operands[0])
         x = self._tensor(ins.operands[0], DType.FLOAT64)
         axes = self._axes(ins, len(self.graph[x].shape))
-        count = self._count(x, axes)
-        mean = self._divided(self._sum64(x, axes, source=source), count)
-        centred = self._map(Op.SUB, x, mean)
+        count = self.count(x, axes)
+        mean = self.divided(self.sum64(x, axes, source=source), count)
+        centred = self.map(Op.SUB, x, mean)
         correction = ins.attr("correction")
         assert isinstance(correction, float)
-        divisor = self._map(Op.SUB, count, self._const(correction, DType.FLOAT64))
-        divisor = self._map(Op.MAXIMUM, divisor, self._const(0, DType.FLOAT64))
-        total = self._sum64(self._map(Op.MUL, centred, centred), axes, shape, source)
-        return self._cast(self._map(Op.DIV, total, divisor, shape=shape), dtype)
-
-    def _divided(self, x: int, by: int) -> int:
-        return self._map(Op.DIV, x, by, shape=self.graph[x].shape)
+        divisor = self.map(Op.SUB, count, self.const(correction, DType.FLOAT64))
+        divisor = self.map(Op.MAXIMUM, divisor, self.const(0, DType.FLOAT64))
+        total = self.sum64(self.map(Op.MUL, centred, centred), axes, shape, source)
+        return self.cast(self.map(Op.DIV, total, divisor, shape=shape), dtype)
 
     def _extreme(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         x = self._tensor(ins.operands[0], wide(self._source_dtype(ins.operands[0])))
         op = Op.MAX if ins.opcode is Opcode.TENSOR_MAX else Op.MIN
-        return self._cast(self._reduce(op, x, self._axes(ins, len(self.graph[x].shape)), shape), dtype)
+        return self.cast(self.reduce(op, x, self._axes(ins, len(self.graph[x].shape)), shape), dtype)
 
     def _truth(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         x = self._tensor(ins.operands[0], DType.BOOL)
         op = Op.ANY if ins.opcode is Opcode.TENSOR_ANY else Op.ALL
-        return self._reduce(op, x, self._axes(ins, len(self.graph[x].shape)), shape)
+        return self.reduce(op, x, self._axes(ins, len(self.graph[x].shape)), shape)
 
     # ---- composites
 
@@ -404,66 +342,58 @@ class _Importer:
 
     def _softmax(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         x, axis = self._rows(ins, dtype)
-        shifted = self._map(Op.SUB, x, self._reduce(Op.MAX, x, (axis,)))
-        powers = self._map(Op.EXP, shifted)
-        total = self._cast(self._sum64(powers, (axis,)), wide(dtype))
+        shifted = self.map(Op.SUB, x, self.reduce(Op.MAX, x, (axis,)))
+        powers = self.map(Op.EXP, shifted)
+        total = self.cast(self.sum64(powers, (axis,)), wide(dtype))
         if ins.opcode is Opcode.TENSOR_SOFTMAX:
-            return self._cast(self._map(Op.MUL, powers, self._inverse(total)), dtype)
-        return self._cast(self._map(Op.SUB, shifted, self._map(Op.LOG, total)), dtype)
-
-    def _inverse(self, x: int) -> int:
-        """1 / x once a row: a composite rounds once at its end, so it may multiply where ops written out divide."""
-        return self._map(Op.DIV, self._const(1, self.graph[x].dtype), x, shape=self.graph[x].shape)
+            return self.cast(self.map(Op.MUL, powers, self.inverse(total)), dtype)
+        return self.cast(self.map(Op.SUB, shifted, self.map(Op.LOG, total)), dtype)
 
     def _layer_norm(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         computed = wide(dtype)
         x = self._tensor(ins.operands[0], computed)
         axes = (len(shape) - 1,)
-        count = self._count(x, axes)
-        mean = self._cast(self._divided(self._sum64(x, axes), count), computed)
-        centred = self._map(Op.SUB, x, mean)
+        count = self.count(x, axes)
+        mean = self.cast(self.divided(self.sum64(x, axes), count), computed)
+        centred = self.map(Op.SUB, x, mean)
         return self._normalised(ins, centred, centred, count, dtype)
 
     def _rms_norm(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         x = self._tensor(ins.operands[0], wide(dtype))
-        return self._normalised(ins, x, x, self._count(x, (len(shape) - 1,)), dtype)
+        return self._normalised(ins, x, x, self.count(x, (len(shape) - 1,)), dtype)
 
     def _normalised(self, ins: Instruction, x: int, squared: int, count: int, dtype: DType) -> int:
         """x / sqrt(mean(squared^2) + eps), then weight and bias where the instruction has them."""
         computed = wide(dtype)
         eps = ins.attr("eps")
         assert isinstance(eps, float)
-        square = self._map(Op.MUL, squared, squared)
+        square = self.map(Op.MUL, squared, squared)
         axes = (len(self.graph[x].shape) - 1,)
-        mean = self._cast(self._divided(self._sum64(square, axes), count), computed)
-        root = self._map(Op.SQRT, self._map(Op.ADD, mean, self._cast(self._const(eps, DType.FLOAT64), computed)))
-        result = self._map(Op.MUL, x, self._inverse(root))
+        mean = self.cast(self.divided(self.sum64(square, axes), count), computed)
+        root = self.map(Op.SQRT, self.map(Op.ADD, mean, self.cast(self.const(eps, DType.FLOAT64), computed)))
+        result = self.map(Op.MUL, x, self.inverse(root))
         if len(ins.operands) > 1:
-            result = self._map(Op.MUL, result, self._tensor(ins.operands[1], computed))
+            result = self.map(Op.MUL, result, self._tensor(ins.operands[1], computed))
         if len(ins.operands) > 2:
-            result = self._map(Op.ADD, result, self._tensor(ins.operands[2], computed))
-        return self._cast(result, dtype)
+            result = self.map(Op.ADD, result, self._tensor(ins.operands[2], computed))
+        return self.cast(result, dtype)
 
     def _gelu(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         x = self._tensor(ins.operands[0], wide(dtype))
         computed = wide(dtype)
-        half, one = self._const(0.5, computed), self._const(1, computed)
+        half, one = self.const(0.5, computed), self.const(1, computed)
         if ins.attr("approximate") == "tanh":
-            cubed = self._map(Op.MUL, self._map(Op.MUL, x, x), self._number(0.044715, computed))
-            inner = self._map(Op.MUL, self._map(Op.ADD, cubed, one), x)
-            bent = self._map(Op.TANH, self._map(Op.MUL, inner, self._number(math.sqrt(2 / math.pi), computed)))
+            cubed = self.map(Op.MUL, self.map(Op.MUL, x, x), self.number(0.044715, computed))
+            inner = self.map(Op.MUL, self.map(Op.ADD, cubed, one), x)
+            bent = self.map(Op.TANH, self.map(Op.MUL, inner, self.number(math.sqrt(2 / math.pi), computed)))
         else:
-            bent = self._map(Op.ERF, self._map(Op.MUL, x, self._number(math.sqrt(0.5), computed)))
-        return self._cast(self._map(Op.MUL, self._map(Op.ADD, bent, one), self._map(Op.MUL, x, half)), dtype)
-
-    def _number(self, value: float, dtype: DType) -> int:
-        """A constant that is rounded to a dtype."""
-        return self._cast(self._const(value, DType.FLOAT64), dtype)
+            bent = self.map(Op.ERF, self.map(Op.MUL, x, self.number(math.sqrt(0.5), computed)))
+        return self.cast(self.map(Op.MUL, self.map(Op.ADD, bent, one), self.map(Op.MUL, x, half)), dtype)
 
     def _silu(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         # In float64, where the sigmoid of no float32 loses digits to a subnormal.
         x = self._tensor(ins.operands[0], DType.FLOAT64)
-        return self._cast(self._map(Op.MUL, x, self._map(Op.SIGMOID, x)), dtype)
+        return self.cast(self.map(Op.MUL, x, self.map(Op.SIGMOID, x)), dtype)
 
     # ---- contractions and what moves whole rows
 
@@ -472,7 +402,7 @@ class _Importer:
         a, b = (self._tensor(value, computed) for value in ins.operands)
         if len(self.graph[a].shape) < 2 or len(self.graph[b].shape) < 2:
             raise RefusedError("tensor.matmul of vectors has no translation")
-        return self._cast(self._add(Op.MATMUL, (a, b), computed, shape), dtype)
+        return self.cast(self.add(Op.MATMUL, (a, b), computed, shape), dtype)
 
     def _attention(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         if wide(dtype) is not DType.FLOAT32:
@@ -488,13 +418,13 @@ class _Importer:
             if len(batches) > 1:
                 raise RefusedError("tensor.attention with broadcast batches has no translation")
         attr = (ins.attr("causal") is True, ins.attr("scale"))
-        return self._cast(self._add(Op.ATTENTION, tuple(operands), DType.FLOAT32, shape, attr), dtype)
+        return self.cast(self.add(Op.ATTENTION, tuple(operands), DType.FLOAT32, shape, attr), dtype)
 
     def _with_dense_rows(self, x: int) -> int:
         node = self.graph[x]
         if locate(self.graph, x, self.shape_class).strides[-1] == node.dtype.itemsize:
             return x
-        return self._add(Op.COPY, (x,), node.dtype, node.shape)
+        return self.add(Op.COPY, (x,), node.dtype, node.shape)
 
     def _take(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
         x, indices = self._type(ins.operands[0]), self.types[ins.operands[1]]
@@ -504,8 +434,8 @@ class _Importer:
             raise RefusedError("tensor.take by a mask or a scalar has no translation")
         if axis % len(x.shape) or len(indices.shape or ()) != 1:
             raise RefusedError("tensor.take along another axis than the first has no translation")
-        where = self._cast(self.values[ins.operands[1]], DType.INT64)
-        return self._add(Op.TAKE, (self.values[ins.operands[0]], where), dtype, shape)
+        where = self.cast(self.values[ins.operands[1]], DType.INT64)
+        return self.add(Op.TAKE, (self.values[ins.operands[0]], where), dtype, shape)
 
     # ---- views
 
@@ -520,7 +450,7 @@ class _Importer:
             shapes = [result.shape or () for result in results]
             starts = [shape[axis] * number for number, shape in enumerate(shapes)]
             return [
-                self._view_of(x, shape, ViewMap(identity, (1,) * rank, _only(rank, axis, start)))
+                self.view_of(x, shape, ViewMap(identity, (1,) * rank, _only(rank, axis, start)))
                 for shape, start in zip(shapes, starts, strict=True)
             ]
         shape = results[0].shape or ()
@@ -528,10 +458,10 @@ class _Importer:
             if shape == source:
                 return [x]
             if not self._reshapes_in_place(x, shape):
-                x = self._add(Op.COPY, (x,), self.graph[x].dtype, source)
-            return [self._add(Op.RESHAPE, (x,), self.graph[x].dtype, shape)]
+                x = self.add(Op.COPY, (x,), self.graph[x].dtype, source)
+            return [self.add(Op.RESHAPE, (x,), self.graph[x].dtype, shape)]
         axes, steps, starts_ = self._view_axes(ins, source, shape)
-        return [self._view_of(x, shape, ViewMap(axes, steps, starts_))]
+        return [self.view_of(x, shape, ViewMap(axes, steps, starts_))]
 
     def _reshapes_in_place(self, x: int, shape: Shape) -> bool:
         where = locate(self.graph, x, self.shape_class)
@@ -582,9 +512,6 @@ class _Importer:
         if start is None or stop is None or step != 1 or start < 0:
             raise RefusedError("tensor.slice by other than constants has no translation")
         return start
-
-    def _view_of(self, x: int, shape: Shape, view: ViewMap) -> int:
-        return self._add(Op.VIEW, (x,), self.graph[x].dtype, shape, view)
 
 
 def _only(rank: int, axis: int, start: Extent) -> tuple[Extent, ...]:
