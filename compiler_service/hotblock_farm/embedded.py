@@ -12,7 +12,6 @@ import selectors
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +67,7 @@ class Embedded:
         self._wake: tuple[int, int] | None = None
         self._deliver: Callable[[Reply, Verifier], None] | None = None
         self._closed = False
+        self._link: _Link | None = None
 
     def start(self, deliver: Callable[[Reply, Verifier], None]) -> None:
         self._deliver = deliver
@@ -93,6 +93,16 @@ class Embedded:
         text = done.stdout.decode(errors="replace")
         return text if done.returncode == 0 else f"refused: {text}\n"
 
+    def disown(self) -> None:
+        self._lock = threading.Lock()
+        self._closed, self._thread = True, None
+        if self._link is not None:
+            self._link.disown()
+        if self._wake is not None:
+            for end in self._wake:
+                os.close(end)
+            self._wake = None
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -106,26 +116,30 @@ class Embedded:
 
     def _run(self) -> None:
         assert self._wake is not None
-        link: _Link | None = None
         try:
             while not self._closed:
+                if self._link is None and not self._jobs:
+                    os.read(self._wake[0], _CHUNK)  # nothing to compile: no process is started to wait in
+                    continue
                 try:
-                    link = link or _Link(self._settings, self._wake[0], self._say)
-                    link.turn(self._jobs)
+                    if self._link is None:
+                        self._link = _Link(self._settings, self._wake[0], self._say)
+                    self._link.turn(self._jobs)
                 except (OSError, FarmError, SignatureError, DecodeError) as error:
-                    lost, link = (link.end() if link is not None else []), None
-                    lost += [self._jobs.popleft() for _ in range(len(self._jobs))]
+                    lost = self._end() + [self._jobs.popleft() for _ in range(len(self._jobs))]
                     for job in lost:
                         self._say(Reply(job.number, Outcome.LOST, log=f"the compiler is gone: {error}"), Verifier({}))
-                    if not lost:
-                        time.sleep(0.1)
         finally:
-            if link is not None:
-                link.end()
+            self._end()
             with self._lock:
                 for end in self._wake:
                     os.close(end)
                 self._wake = None
+
+    def _end(self) -> list[Job]:
+        """Stop the supervisor; the jobs that it had."""
+        link, self._link = self._link, None
+        return link.end() if link is not None else []
 
     def _say(self, reply: Reply, verifier: Verifier) -> None:
         assert self._deliver is not None
@@ -140,7 +154,7 @@ class _Link:
         command += [settings.dump, str(settings.processor), str(settings.wall), settings.worker]
         # A session of its own: a Ctrl-C is for the runtime, which then ends the compiler by closing the pipe.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, close_fds=True
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, close_fds=True
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -209,6 +223,13 @@ class _Link:
                 ),
                 self._verifier,
             )
+
+    def disown(self) -> None:
+        """Let go of the pipes, whose end the supervisor waits for, and leave it to the process that started it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._selector.close()
+        self._process.stdin.close()
+        self._process.stdout.close()
 
     def end(self) -> list[Job]:
         """Stop the supervisor, which stops its workers; the jobs that it had."""

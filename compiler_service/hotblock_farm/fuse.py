@@ -16,7 +16,7 @@ from typing import Final
 from hotblock.shapes.dims import Extent
 from hotblock_farm.graph import Graph, Node, Op, ViewMap
 
-__all__ = ["AxisMap", "Fusion", "Group", "GroupKind", "fuse"]
+__all__ = ["AxisMap", "Fusion", "Group", "GroupKind", "aligned", "fuse", "read_space", "resolve_views"]
 
 _MAX_EPILOGUE: Final = 24
 """Elementwise nodes behind a contraction; their code stands in its innermost loops."""
@@ -92,6 +92,26 @@ def resolve_views(graph: Graph, number: int, axes: AxisMap) -> tuple[int, AxisMa
                 through[source] = axis
         node, axes = base, tuple(through)
     return node.number, axes
+
+
+def read_space(graph: Graph, group: Group, node: Node) -> AxisMap:
+    """The loops along which a member reads: those of its own axes, with the reduced ones put back."""
+    kept = group.maps[node.number]
+    if not node.is_reduction:
+        return kept
+    over: tuple[int, ...] = node.attr  # type: ignore[assignment]
+    shape = graph[node.operands[0]].shape
+    loops = iter(sorted(group.reduced))
+    return tuple(
+        (next(loops) if axis in over else kept[axis]) if length != 1 else None for axis, length in enumerate(shape)
+    )
+
+
+def aligned(axes: AxisMap, shape: tuple[Extent, ...]) -> AxisMap:
+    """The loops that an operand's axes follow, its last axis along the last of `axes`. A length of 1 is broadcast; any
+    other equals the reader's, however it is written: a guard or the inference has seen to that."""
+    lead = len(axes) - len(shape)
+    return tuple(axes[lead + axis] if length != 1 else None for axis, length in enumerate(shape))
 
 
 class _Fuser:
@@ -178,10 +198,11 @@ class _Fuser:
         result, reduced = axes, group.reduced
         if node.is_reduction:
             over: tuple[int, ...] = node.attr  # type: ignore[assignment]
-            now = frozenset(axes[axis] for axis in over if axes[axis] is not None)
-            if now and group.reduced and now != group.reduced:
+            now = [loop for axis in sorted(over) if (loop := axes[axis]) is not None]
+            # `read_space` puts reduced loops back in their order.
+            if now != sorted(now) or (now and group.reduced and frozenset(now) != group.reduced):
                 return False
-            reduced = frozenset(axis for axis in now if axis is not None) or group.reduced
+            reduced = frozenset(now) or group.reduced
             result = tuple(None if axis in over else loop for axis, loop in enumerate(axes))
         covered = frozenset(axis for axis in result if axis is not None)
         if not _fits(group, covered, reduced):
@@ -244,11 +265,7 @@ class _Fuser:
             own = self.graph[operand].shape
             for back in range(1, len(own) + 1):
                 loop = seen[-back]
-                if loop is None or own[-back] != shape[-back]:
-                    if loop is not None and own[-back] == 1:
-                        continue
-                    if loop is not None:
-                        return None
+                if loop is None or own[-back] == 1:
                     continue
                 if axes[-back] not in (None, loop):
                     return None
@@ -278,20 +295,15 @@ class _Fuser:
         return tuple(None if source is None else inner[source] for source in node.attr.axes)
 
     def _reads_agree(self, group: Group, node: Node, axes: AxisMap) -> bool:
-        """Whether each operand of the group would be read with the map that it has."""
-        shape = self.graph[node.operands[0]].shape if node.is_reduction else node.shape
+        """Whether each operand of the group would be read with the map that it has, where the node reads along `axes`."""
         for operand in node.operands:
             if self.group_of.get(self._base(operand)) is not group:
                 continue
-            own = self.graph[operand].shape
-            wanted = tuple(
-                axes[len(shape) - len(own) + i] if own[i] == shape[len(shape) - len(own) + i] and own[i] != 1 else None
-                for i in range(len(own))
-            )
-            resolved = resolve_views(self.graph, operand, wanted)
-            if resolved is None or group.maps[resolved[0]] != _without_units(
-                resolved[1], self.graph[resolved[0]].shape
-            ):
+            resolved = resolve_views(self.graph, operand, aligned(axes, self.graph[operand].shape))
+            if resolved is None or resolved[0] not in group.maps:
+                return False
+            base, seen = resolved
+            if group.maps[base] != _without_units(seen, self.graph[base].shape):
                 return False
         return True
 
@@ -310,35 +322,38 @@ class _Fuser:
                 continue
             if group in self._ancestors(other) or self._reaches_around(other, group):
                 continue
+            if self._takes_from(group, other) or self._takes_from(other, group):
+                continue
             if group.reduced and not other.reduced:
                 self._merge(group, other)
             else:
                 self._merge(other, group)
+
+    def _takes_from(self, group: Group, other: Group) -> bool:
+        """Whether a group reads rows of what the other makes, wherever they are: that has to be in memory first."""
+        nodes = [self.graph[member] for member in group.members]
+        return any(self._base(o) in other.maps for node in nodes if node.op is Op.TAKE for o in node.operands)
 
     def _reaches_around(self, start: Group, end: Group) -> bool:
         """Whether a path leads from one group to another through a third."""
         return any(start in self._ancestors(before) for before in set(self._before(end)) if before is not start)
 
     def _merge(self, into: Group, group: Group) -> None:
-        # The merged members must be read with the maps that they have; try one by one on a copy.
-        saved = (list(into.members), dict(into.maps), into.reduced)
+        """Make one group of two, if every member can be read with the map that it has; leave both as they are if not."""
+        saved = (list(into.members), dict(into.maps))
         for member in group.members:
             self.group_of[member] = into
-        order = sorted(group.members)
-        for member in order:
-            item = self.graph[member]
-            axes = group.maps[member]
-            covered = frozenset(axis for axis in axes if axis is not None)
-            fits = _fits(into, covered, into.reduced)
             into.members.append(member)
-            into.maps[member] = axes
-            if not fits or not self._reads_agree(into, item, axes):
-                into.members, into.maps, into.reduced = saved[0], saved[1], saved[2]
-                for undone in group.members:
-                    self.group_of[undone] = group
-                return
-        into.members.sort()
-        self.groups.remove(group)
+            into.maps[member] = group.maps[member]
+        nodes = [self.graph[member] for member in into.members]
+        fits = all(_fits(into, into.covers(member), into.reduced) for member in group.members)
+        if fits and all(self._reads_agree(into, node, read_space(self.graph, into, node)) for node in nodes):
+            into.members.sort()
+            self.groups.remove(group)
+            return
+        into.members, into.maps = saved
+        for member in group.members:
+            self.group_of[member] = group
 
     # ---- what is left
 

@@ -487,7 +487,7 @@ class _Importer(GraphBuilder):
             axes.insert(self._integer(ins, "axis", rank + 1), None)
         elif opcode is Opcode.TENSOR_EXPAND:
             lead = len(shape) - rank
-            axes = [a - lead if a >= lead and source[a - lead] == dim else None for a, dim in enumerate(shape)]
+            axes = [a - lead if a >= lead and source[a - lead] != 1 else None for a in range(len(shape))]
         elif opcode is Opcode.TENSOR_FLIP:
             flipped = self._axes(ins, rank)
             new_starts: list[Extent] = list(starts)

@@ -14,7 +14,7 @@ from enum import Enum
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.classes import LayoutClass, ShapeClass, TensorClass
 from hotblock.shapes.dims import Extent, floordiv, product
-from hotblock_farm.fuse import Fusion, Group, GroupKind, resolve_views
+from hotblock_farm.fuse import Fusion, Group, GroupKind, aligned, read_space, resolve_views
 from hotblock_farm.graph import Graph, Node, Op
 from hotblock_farm.memory import locate, stored_row, stored_size
 
@@ -168,18 +168,7 @@ def reads(fusion: Fusion, group: Group) -> Iterator[Read]:
 
 def operand_axes(graph: Graph, group: Group, node: Node, operand: int) -> tuple[int | None, ...]:
     """The loop that each axis of an operand of an elementwise node or a reduction follows."""
-    own = graph[operand].shape
-    if node.is_reduction:
-        over: tuple[int, ...] = node.attr  # type: ignore[assignment]
-        kept = group.maps[node.number]
-        # Reduced axes follow the group's reduced loops in order.
-        loops = iter(sorted(group.reduced))
-        return tuple(
-            (next(loops) if axis in over else kept[axis]) if own[axis] != 1 else None for axis in range(len(own))
-        )
-    axes, shape = group.maps[node.number], node.shape
-    lead = len(shape) - len(own)
-    return tuple(axes[lead + i] if length == shape[lead + i] and length != 1 else None for i, length in enumerate(own))
+    return aligned(read_space(graph, group, node), graph[operand].shape)
 
 
 def _elementwise_read(fusion: Fusion, group: Group, node: Node, operand: int) -> Read | None:
@@ -200,10 +189,7 @@ def _matmul_reads(graph: Graph, node: Node) -> Iterator[Read]:
     for side, operand in enumerate(node.operands):
         shape = graph[operand].shape
         lead = rank - len(shape)
-        batch = tuple(
-            lead + axis if shape[axis] == node.shape[lead + axis] and shape[axis] != 1 else None
-            for axis in range(len(shape) - 2)
-        )
+        batch = tuple(lead + axis if shape[axis] != 1 else None for axis in range(len(shape) - 2))
         yield Read(operand, (*batch, *((rank - 2, None) if side == 0 else (None, rank - 1))))
 
 
@@ -233,7 +219,7 @@ def _padding(fusion: Fusion) -> dict[int, int]:
     """Space between the rows of intermediate matrices whose rows would all begin in the same few sets of a cache: the rows
     of a contraction's tile would push each other out."""
     graph = fusion.graph
-    reshaped = {node.operands[0] for node in graph.nodes if node.op is Op.RESHAPE}
+    reshaped = {_behind_views(graph, node.operands[0]) for node in graph.nodes if node.op is Op.RESHAPE}
     found = {}
     for number in fusion.stored:
         node = graph[number]
@@ -243,6 +229,12 @@ def _padding(fusion: Fusion) -> dict[int, int]:
         if isinstance(columns, int) and columns * node.dtype.itemsize % CACHE_PERIOD == 0:
             found[number] = ALIGNMENT
     return found
+
+
+def _behind_views(graph: Graph, number: int) -> int:
+    while graph[number].is_view:
+        number = graph[number].operands[0]
+    return number
 
 
 def _packed(fusion: Fusion, shape_class: ShapeClass) -> Iterator[int]:
@@ -302,6 +294,9 @@ def _is_row_local(fusion: Fusion, shape_class: ShapeClass, read: Read, made: set
     if where.base not in made:
         return True
     base = fusion.graph[where.base]
+    maker = next(group for group in fusion.groups if where.base in group.maps)
+    if maker.maps[where.base][:1] != (0,):
+        return False  # its rows were made along another loop
     row = stored_row(fusion.graph, base)
     followed = [axis for axis, loop in enumerate(read.axes) if loop == 0]
     # The start of a view within a row is smaller than a row; one that skips rows has another length.
@@ -364,11 +359,15 @@ def _place(plan: Plan) -> None:
         for name, size, offset in scratch:
             plan.scratch[group, name] = offset
             local.give(offset, size)
+        ends = time + 1 == len(order) or stage_of[order[time + 1]] != stage_of[group]
         for member, buffer in list(plan.buffers.items()):
-            if buffer.space is not Space.OUTPUT and max(last_read.get(member, -1), made_by[member]) == time:
-                node = graph[member]
-                size = padded_size(stored_size(graph, node))
-                (local if buffer.space is Space.LOCAL else shared).give(buffer.offset, size)
+            last = max(last_read.get(member, -1), made_by[member])
+            size = padded_size(stored_size(graph, graph[member]))
+            if buffer.space is Space.LOCAL and last == time:
+                local.give(buffer.offset, size)
+            # A stage takes all its groups through a chunk, on several threads: what is shared is free when it ends.
+            elif buffer.space is Space.SHARED and ends and stage_of[order[last]] == stage_of[group]:
+                shared.give(buffer.offset, size)
     plan.shared_size, plan.local_size = shared.top, local.top
 
 

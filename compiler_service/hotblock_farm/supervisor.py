@@ -125,7 +125,7 @@ class Supervisor:
                 idle.process.stdin.write(framed(job.SerializeToString()))
                 idle.process.stdin.flush()
             except OSError:
-                self._lose(idle, pb.CompileReply.OUTCOME_CRASHED, "the worker is gone")
+                self._ended(idle)
 
     def _spawn(self) -> _Worker:
         process = subprocess.Popen(
@@ -143,13 +143,20 @@ class Supervisor:
         self._workers.append(worker)
         return worker
 
+    def _ended(self, worker: _Worker) -> None:
+        try:
+            code = worker.process.wait(timeout=1)
+        except subprocess.TimeoutExpired:  # it has closed its pipes and lives on
+            worker.process.kill()
+            code = worker.process.wait()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+        self._lose(worker, pb.CompileReply.OUTCOME_CRASHED, f"the worker ended {how}")
+
     def _hear(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
         data = os.read(worker.process.stdout.fileno(), _CHUNK)
         if not data:
-            code = worker.process.wait()
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-            self._lose(worker, pb.CompileReply.OUTCOME_CRASHED, f"the worker ended {how}")
+            self._ended(worker)
             return
         try:
             for frame in worker.frames.feed(data):

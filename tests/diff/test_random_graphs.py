@@ -242,7 +242,17 @@ def test_compiled_programs_agree_with_the_interpreter(engine: Engine) -> None:
             compiler = InProcess()
             with hb.Runtime(compiler=compiler, hot_threshold=1) as rt:
                 loaded = rt.load(program)
-                sizes = [(grower.n, grower.m)] * 7 + [(7, 3), (4, 4), (1, 6), (16, 1), (33, 18), (12, 6), (3, 0)]
+                sizes = [(grower.n, grower.m)] * 7 + [
+                    (7, 3),
+                    (4, 4),
+                    (1, 6),
+                    (16, 1),
+                    (33, 18),
+                    (12, 6),
+                    (3, 0),
+                    (9, 9),
+                    (230, 5),
+                ]
                 for turn, (n, m) in enumerate(sizes):
                     arguments = [*grower.inputs(n, m, turn), *grower.scalars]
                     before = [np.array(a) for a in arguments]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from support.processes import children, descendants
 import hotblock as hb
 from hotblock.isa import parse
 from hotblock.jit import DEFAULT_THRESHOLD, Decline
+from hotblock.jit.driver import Driver
 
 PATIENCE = 60.0
 
@@ -191,6 +193,28 @@ def test_the_limit_of_a_call_counts_compiled_memory_too(rt: hb.Runtime) -> None:
         small(*_arguments(8))
 
 
+@pytest.mark.requirement("J8", "J12")
+def test_an_error_during_the_comparison_leaves_it_to_the_next_entry() -> None:
+    @hb.function
+    def four(x: Any) -> Any:
+        a = hb.exp(x)
+        b = hb.exp(a * 0.01)
+        c = hb.exp(b * 0.01)
+        return a + b + c
+
+    large, small = np.ones((400, 400), np.float32), np.ones((8, 8), np.float32)
+    # Room for the code's output and the interpreter's first tensors, not for all of them.
+    with hb.Runtime(compiler="embedded", hot_threshold=1, limits=hb.Limits(bytes=2 * large.nbytes + 5000)) as rt:
+        loaded = rt.load(four)
+        for _ in range(3):
+            with pytest.raises(hb.ResourceError, match="bytes"):
+                loaded(large)
+            assert rt.wait_idle(PATIENCE)
+        for _ in range(3):
+            loaded(small)
+        assert rt.report().compiled_entries == 2
+
+
 @pytest.mark.requirement("J2")
 def test_the_capacity_evicts_one_by_one() -> None:
     text = "\n".join(
@@ -266,6 +290,43 @@ def test_constants_are_packed_once_and_parameters_anew_when_stored(rt: hb.Runtim
             rt.wait_idle(PATIENCE)
         np.testing.assert_allclose(got, interpreted(x, handles[1]), rtol=1e-4, atol=1e-4)
     assert rt.report().compiles_requested == 1
+
+
+def test_two_threads_that_meet_a_constant_pack_it_once(rt: hb.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    @hb.function
+    def project(x: Any, w: Any) -> Any:
+        return x @ w
+
+    x, w = np.ones((4, 512), np.float32), np.ones((512, 512), np.float32)
+    loaded = rt.load(project)
+    warm(rt, lambda: loaded(x, rt.constant(w)), 4 * DEFAULT_THRESHOLD)
+    packed: list[tuple[Any, int]] = []
+    pack = Driver.pack
+
+    def recorded(driver: Driver, wanted: Any, value: Any) -> int:
+        address = pack(driver, wanted, value)
+        packed.append((value, address))
+        return address
+
+    monkeypatch.setattr(Driver, "pack", recorded)
+    for _ in range(20):
+        constant = rt.constant(w)
+        start = threading.Barrier(2)
+
+        def call(constant: Any = constant, start: threading.Barrier = start) -> None:
+            start.wait()
+            np.testing.assert_array_equal(loaded(x, constant), 512.0)
+
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    places: dict[int, set[int]] = {}
+    for value, address in packed:
+        places.setdefault(id(value), set()).add(address)
+    assert len(places) == 20
+    assert all(len(addresses) == 1 for addresses in places.values())
 
 
 def test_results_stay_what_they_are_while_somebody_has_them(rt: hb.Runtime) -> None:
@@ -403,16 +464,19 @@ def test_a_runtime_runs_compiled_code_without_llvm_in_its_process(tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_killed_runtime_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a fork that lives"])
+def test_a_killed_runtime_leaves_no_process(forked: bool, tmp_path: Path) -> None:
     code = WITHOUT_LLVM.replace(
         "with hb.Runtime(compiler=Embedded(), hot_threshold=1) as rt:",
         "rt = hb.Runtime(compiler=Embedded(), hot_threshold=1)\nif True:",
     )
-    code += "\nprint('ready', flush=True)\nimport time\ntime.sleep(100)\n"
+    code += "\nimport os, time\n"
+    code += "child = os.fork()\n" if forked else "child = os.getpid()\n"
+    code += "if child: print(child, flush=True)\ntime.sleep(100)\n"
     process = subprocess.Popen([sys.executable, script(tmp_path, code)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    left = descendants(process.pid)
+    child = int(process.stdout.readline())
+    left = [pid for pid in descendants(process.pid) if pid != child]
     assert len(left) == 2  # the supervisor and a worker
     process.kill()
     process.wait()
@@ -420,4 +484,7 @@ def test_a_killed_runtime_leaves_no_process(tmp_path: Path) -> None:
     deadline = time.monotonic() + 10
     while any(os.path.exists(f"/proc/{pid}") for pid in left) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in left)
+    found = [pid for pid in left if os.path.exists(f"/proc/{pid}")]
+    if forked:
+        os.kill(child, signal.SIGKILL)
+    assert not found

@@ -56,5 +56,8 @@ class InProcess:
             Reply(job.number, _OUTCOMES[reply.outcome], envelope, frozenset(reply.refused), reply.log), self._verifier
         )
 
+    def disown(self) -> None:
+        """Nothing was started."""
+
     def close(self) -> None:
         """Nothing was started."""

@@ -155,6 +155,12 @@ class _Caller:
         assert start is not None
         return self.e.offset(start, self.extent(buffer.offset))
 
+    def offsets(self, number: int, local: Value | None = None) -> tuple[Value, Value]:
+        """Where offsets begin, through whatever views, and how far one is from the next."""
+        where = locate(self.plan.graph, number, self.plan.shape_class)
+        begin = self.e.offset(self.address(where.base, local), self.extent(where.offset))
+        return begin, self.extent(where.strides[0])
+
 
 class _StageWriter(_Caller):
     """Writes `stage_N_run(args, thread, threads)`."""
@@ -224,8 +230,7 @@ class _StageWriter(_Caller):
         e = self.e
         assert self.stage.offsets is not None
         node = self.plan.graph[self.stage.offsets]
-        bounds = self.address(self.stage.offsets, self.local)
-        stride = _offsets_stride(self, self.stage.offsets)
+        bounds, stride = self.offsets(self.stage.offsets, self.local)
         count = e.op("sub", self.extent(node.shape[0]), e.integer(1))
         low, high = self._share(rows)
 
@@ -251,11 +256,6 @@ class _StageWriter(_Caller):
             return [e.select(full, following, first)]
 
         e.loop(begin, end, 1, sequence, [begin])
-
-
-def _offsets_stride(caller: _Caller, number: int) -> Value:
-    where = locate(caller.plan.graph, number, caller.plan.shape_class)
-    return caller.extent(where.strides[0])
 
 
 def _stage_body(module: Module, number: int) -> str:
@@ -307,8 +307,7 @@ class _Entry(_Caller):
         if name not in e.module:
             e.module.add(name, _offsets_check(e.module, name))
         node = self.plan.graph[number]
-        bounds = self.address(number)
-        operands = (bounds, _offsets_stride(self, number), self.extent(node.shape[0]), self.extent(rows))
+        operands = (*self.offsets(number), self.extent(node.shape[0]), self.extent(rows))
         good = e.define(f"call i1 @{name}({', '.join(map(str, operands))})", "i1")
         onward, leave = e.fresh("onward"), e.fresh("leave")
         e.line(f"br {good}, label {onward}, label {leave}")

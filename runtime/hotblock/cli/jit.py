@@ -80,6 +80,9 @@ class _Collector:
         self.jobs.append(job)
         self._deliver(Reply(job.number, Outcome.REFUSED), Verifier({}))
 
+    def disown(self) -> None:
+        """Nothing was started."""
+
     def close(self) -> None:
         """Nothing was started."""
 

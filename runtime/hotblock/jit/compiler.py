@@ -58,6 +58,10 @@ class Compiler(Protocol):
 
     def submit(self, job: Job) -> None: ...
 
+    def disown(self) -> None:
+        """This process is a fork: hold nothing of the parent's, so that the compiler ends when the parent does."""
+        ...
+
     def close(self) -> None:
         """Stop everything that was started. Jobs that are under way are not answered."""
         ...
@@ -73,6 +77,9 @@ class Decline:
 
     def submit(self, job: Job) -> None:
         self._deliver(Reply(job.number, Outcome.REFUSED, log="this compiler declines everything"), Verifier({}))
+
+    def disown(self) -> None:
+        """Nothing was started."""
 
     def close(self) -> None:
         """Nothing was started."""

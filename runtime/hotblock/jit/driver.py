@@ -102,8 +102,9 @@ class Driver:
         self._pending: dict[int, tuple[Unit, Version, bytes]] = {}
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # whether entries ran code
         self._packed = 0
+        self._unpacked: deque[int] = deque()  # sizes that finalizers, on any thread, say are free
+        self._packing = threading.Lock()  # two that met the same constant must not both make its other form
         self._closed = False
-        self._pid = os.getpid()
         self._forked = False
         self.off_reason = off
         if compiler is not None and self.target is None:
@@ -134,10 +135,12 @@ class Driver:
 
     def _recut(self, code: Code, unit: Unit, refused: frozenset[int], maker: EntryMaker) -> None:
         """Cut a segment around what the compiler does not take. Positions are those of the segment's instructions."""
+        with self._lock:
+            if unit not in self.units:
+                return  # another class of the same segment was refused, too
+            self.units.remove(unit)
         positions = unit.places()
         code.recut(unit.node, frozenset(positions[number] for number in refused), unit.dying, maker)
-        with self._lock:
-            self.units.remove(unit)
 
     # ---- what entries report
 
@@ -192,25 +195,23 @@ class Driver:
 
     def pack(self, pack: Pack, value: TensorValue) -> int:
         """The address of a constant in another form, made now; 0 where the bound on memory is reached."""
-        with self._lock:
+        with self._packing:
             packs = value.packs
             if packs is not None and pack.name in packs:
                 return packs[pack.name][1]  # type: ignore[no-any-return]
+            while self._unpacked:
+                self._packed -= self._unpacked.popleft()
             if self._packed + pack.size > _PACK_LIMIT:
                 return 0
             self._packed += pack.size
-        memory = np.empty(pack.size + 64, dtype=np.uint8)
-        address = -(-address_of(memory) // 64) * 64
-        block = address_of(value.array).to_bytes(8, "little") + address.to_bytes(8, "little")
-        pack.function(block)
-        weakref.finalize(memory, self._unpacked, pack.size).atexit = False
-        with self._lock:
+            memory = np.empty(pack.size + 64, dtype=np.uint8)
+            weakref.finalize(memory, self._unpacked.append, pack.size).atexit = False
+            address = -(-address_of(memory) // 64) * 64
+            block = address_of(value.array).to_bytes(8, "little") + address.to_bytes(8, "little")
+            pack.function(block)
             # Entries read this without the lock: a new dict is put in place, none is changed.
-            value.packs = {**(value.packs or {}), pack.name: (memory, address)}
+            value.packs = {**(packs or {}), pack.name: (memory, address)}
         return address
-
-    def _unpacked(self, size: int) -> None:
-        self._packed -= size
 
     # ---- events and effects
 
@@ -360,10 +361,11 @@ class Driver:
     def disown(self) -> None:
         """This process is a fork. A compiler that has been used is the parent's: nothing more is asked of it, and installed
         code goes on. One that has not been used is this process's own."""
-        self._lock = threading.Condition()
-        self._pid = os.getpid()
+        self._lock, self._packing = threading.Condition(), threading.Lock()
+        self.installed.disown()
         self.threads = threads() if self._compiler is None else Threads(1, (0, 0, 0), "")
         if self._compiler is not None and self.counters.requested:
+            self._compiler.disown()
             for _, version, _ in self._pending.values():
                 version.state, version.reason = State.COLD, Reason.FORKED
             self._pending.clear()

@@ -24,8 +24,18 @@ _POOLED: Final = 1 << 16
 _LIMIT: Final = 1 << 28
 """Bytes that the pool of a thread keeps."""
 
-_FREE: Final = 2
-"""References to a buffer that only the pool holds: the list, and the argument of the function that counts."""
+
+def _references(buffers: list[Any]) -> list[int]:
+    """The reference count of each. Which references of its own Python's interpreter adds differs from version to version,
+    so it is always this loop that counts."""
+    counts = []
+    for buffer in buffers:
+        counts.append(sys.getrefcount(buffer))
+    return counts
+
+
+_FREE: Final = _references([bytearray(1)])[0]
+"""What is counted where only a list refers to a buffer."""
 
 
 def size_class(size: int) -> int:
@@ -59,9 +69,9 @@ class ThreadMemory(threading.local):
             return TensorValue(array, layout, address_of(array))
         size = size_class(layout.size)
         buffers = self._buffers.setdefault(size, [])
-        for buffer in buffers:
-            if sys.getrefcount(buffer) == _FREE + 1:  # the loop's own
-                break
+        counts = _references(buffers)
+        if _FREE in counts:
+            buffer = buffers[counts.index(_FREE)]
         else:
             buffer = np.empty(size, dtype=np.uint8)
             if self._held + size > _LIMIT:
@@ -74,6 +84,7 @@ class ThreadMemory(threading.local):
 
     def _drop_free(self) -> None:
         for size, buffers in self._buffers.items():
-            kept = [buffer for buffer in buffers if sys.getrefcount(buffer) > _FREE + 1]
+            counts = _references(buffers)
+            kept = [buffer for buffer, count in zip(buffers, counts, strict=True) if count != _FREE]
             self._held -= size * (len(buffers) - len(kept))
             buffers[:] = kept

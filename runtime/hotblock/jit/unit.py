@@ -9,6 +9,7 @@ is interpreted, with a reason.
 from __future__ import annotations
 
 import itertools
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -130,7 +131,7 @@ class Unit:
         """The exact key where some inputs are host scalars."""
         keyed = self._keyed
         return tuple(
-            v.layout if v.__class__ is TensorValue else (v.__class__, v) if number in keyed else v.__class__
+            v.layout if v.__class__ is TensorValue else _exactly(v) if number in keyed else v.__class__
             for number, v in enumerate(values)
         )
 
@@ -333,6 +334,11 @@ class Unit:
         return [place for place, ins in enumerate(self.node.instructions) if ins.opcode not in left_out]
 
 
+def _exactly(value: Any) -> Any:
+    """A host scalar as a key: -0.0 is not 0.0, and a NaN is itself."""
+    return struct.pack("d", value) if value.__class__ is float else (value.__class__, value)
+
+
 def _addressed(value: TensorValue) -> int:
     """The address of a tensor, which is asked for once."""
     if not value.address:
@@ -345,6 +351,9 @@ class _Watch:
 
     def interpreted(self, registers: Registers) -> None:
         raise NotImplementedError
+
+    def abandoned(self) -> None:
+        pass
 
 
 class _Timing(_Watch):
@@ -374,6 +383,9 @@ class _Check(_Watch):
         native, interpreted = [self._outputs[v] for _, v in pairs], [registers[r] for r, _ in pairs]
         wrong = difference(native, interpreted, self._inputs)
         self._unit.driver.checked(self._unit, self._version, wrong)
+
+    def abandoned(self) -> None:
+        self._unit.driver.release(self._version)
 
 
 def _keyed_inputs(segment: Segment) -> frozenset[int]:

@@ -65,6 +65,10 @@ class Installed:
         for oldest in evicted:
             self._evict(oldest)
 
+    def disown(self) -> None:
+        """This process is a fork: a thread that held the lock is not here."""
+        self._lock = threading.Lock()
+
     def discard(self, version: Version) -> None:
         with self._lock:
             self._versions.discard(version)

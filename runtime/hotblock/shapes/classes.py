@@ -170,8 +170,9 @@ def analyse(segment: Segment, shape_class: ShapeClass) -> Analysis:
     unstated = set()
     at = segment.inputs
     for position, ins in enumerate(segment.instructions):
-        given = known.union(*(_symbols(final[value]) for value in ins.operands))
-        if any(not _symbols(final[value]) <= given for value in range(at, at + len(ins.results))):
+        # As inferred, not as simplified: a length that only happens to be equated with an input's is no length of it.
+        given = known.union(*(_symbols(types[value]) for value in ins.operands))
+        if any(not _symbols(types[value]) <= given for value in range(at, at + len(ins.results))):
             unstated.add(position)
         at += len(ins.results)
     guards = []

@@ -39,6 +39,10 @@ class Watch(Protocol):
         """Called when the node's steps have run without an error."""
         ...
 
+    def abandoned(self) -> None:
+        """Called instead when one of them raised."""
+        ...
+
 
 class Entry(Protocol):
     """The door to compiled code of a node that is a segment. Safe for threads."""

@@ -94,16 +94,18 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
     depth = _NEVER if limits.depth is None else limits.depth
     node = code.entry
     step: Step | None = None
+    watch: bool | Watch = False
     try:
         while True:
             entry = node.entry
-            watch: bool | Watch = False if entry is None else entry.enter(regs)
+            watch = False if entry is None else entry.enter(regs)
             if watch is not True:
                 for step in node.steps:
                     step(regs)
                 step = None
                 if watch is not False:
-                    watch.interpreted(regs)
+                    seen, watch = watch, False
+                    seen.interpreted(regs)
             budget -= node.cost
             if budget < 0:
                 raise ResourceError(
@@ -136,6 +138,9 @@ def execute(code: Code, args: Sequence[Any], limits: Limits) -> list[Any]:
         raise ResourceError("the host has no memory left for this", reason="memory").at(
             _location(code, node, step)
         ) from None
+    finally:
+        if not isinstance(watch, bool):
+            watch.abandoned()
 
 
 def _frame(code: Code, args: Sequence[Any], context: Context) -> Registers:
