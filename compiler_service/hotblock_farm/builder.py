@@ -77,6 +77,21 @@ class GraphBuilder:
         op = Op.COMPENSATED_SUM if source is DType.FLOAT64 else Op.SUM
         return self.reduce(op, self.cast(x, DType.FLOAT64), axes, shape)
 
+    def over_runs(self, op: Op, x: int, offsets: int) -> int:
+        """A reduction of each run of rows between offsets."""
+        node = self.graph[x]
+        runs = self.graph[offsets].shape[0] - 1
+        return self.add(op, (x, offsets), node.dtype, (runs, *node.shape[1:]), (0,))
+
+    def sum64_over_runs(self, x: int, offsets: int) -> int:
+        """See `sum64`."""
+        op = Op.COMPENSATED_SUM if self.graph[x].dtype is DType.FLOAT64 else Op.SUM
+        return self.over_runs(op, self.cast(x, DType.FLOAT64), offsets)
+
+    def spread(self, x: int, offsets: int, shape: Shape) -> int:
+        """Beside each row, what its run has."""
+        return self.add(Op.SPREAD, (x, offsets), self.graph[x].dtype, shape)
+
     def count(self, x: int, axes: tuple[int, ...]) -> int:
         """How many elements are reduced, as float64."""
         count = product(self.graph[x].shape[axis] for axis in axes)

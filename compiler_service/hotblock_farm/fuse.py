@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from hotblock.shapes.dims import Extent
+from hotblock_farm.errors import RefusedError
 from hotblock_farm.graph import Graph, Node, Op, ViewMap
 
 __all__ = ["AxisMap", "Fusion", "Group", "GroupKind", "aligned", "fuse", "read_space", "resolve_views"]
@@ -40,6 +41,13 @@ class Group:
     members: list[int] = field(default_factory=list)
     maps: dict[int, AxisMap] = field(default_factory=dict)
     reduced: frozenset[int] = frozenset()  # loops that reductions of the group run over
+    offsets: int | None = None
+    """The node of the offsets that cut rows into runs: then loop 0 is over the runs and loop 1 over the rows of one."""
+
+    @property
+    def row_loop(self) -> int:
+        """The loop over the rows by which a stage is shared out."""
+        return 0 if self.offsets is None else 1
 
     @property
     def is_columnar(self) -> bool:
@@ -97,6 +105,8 @@ def resolve_views(graph: Graph, number: int, axes: AxisMap) -> tuple[int, AxisMa
 def read_space(graph: Graph, group: Group, node: Node) -> AxisMap:
     """The loops along which a member reads: those of its own axes, with the reduced ones put back."""
     kept = group.maps[node.number]
+    if node.op is Op.SPREAD:
+        return (0, *kept[1:])
     if not node.is_reduction:
         return kept
     over: tuple[int, ...] = node.attr  # type: ignore[assignment]
@@ -145,13 +155,19 @@ class _Fuser:
         elif node.op is Op.MATMUL:
             self._open(GroupKind.CONTRACTION, node, node.shape)
         else:
+            if node.is_reduction and node.runs is not None:
+                self._cut_into_runs(node)
             for group in self._candidates(node):
                 if self._join(group, node):
                     break
             else:
+                if node.op in (Op.SPREAD, Op.RUN_LENGTH):
+                    raise RefusedError("runs of rows across kernels have no translation", frozenset({node.position}))
                 domain = self.graph[node.operands[0]].shape if node.is_reduction else node.shape
                 group = self._open(GroupKind.LOOP, node, domain)
-                if node.is_reduction:
+                if group.offsets is not None:
+                    group.reduced = frozenset({1})
+                elif node.is_reduction:
                     axes: tuple[int, ...] = node.attr  # type: ignore[assignment]
                     group.reduced = frozenset(axis for axis in axes if domain[axis] != 1)
             self._merge_producers(node)
@@ -160,11 +176,31 @@ class _Fuser:
         group = Group(kind, domain)
         self.groups.append(group)
         axes = tuple(range(len(domain)))
-        if node.is_reduction:
+        if node.is_reduction and node.runs is not None:
+            group.domain = (node.shape[0], *domain)
+            group.offsets = node.runs
+            axes = (0, *range(2, len(domain) + 1))
+        elif node.is_reduction:
             reduced: tuple[int, ...] = node.attr  # type: ignore[assignment]
             axes = tuple(None if axis in reduced else axis for axis in axes)  # type: ignore[misc]
         self._admit(group, node, axes)
         return group
+
+    def _cut_into_runs(self, node: Node) -> None:
+        """Let the rows of the group that makes a ragged reduction's operand be walked run by run, if that is all it does."""
+        x, offsets = node.operands
+        group = self.group_of.get(x)
+        if group is None or group.kind is not GroupKind.LOOP or group.offsets is not None or group.reduced:
+            return
+        shape = self.graph[x].shape
+        if group.domain != shape or group.maps[x] != _without_units(tuple(range(len(shape))), shape):
+            return
+        maker = self.group_of.get(self._base(offsets))
+        if maker is not None and (maker is group or group in self._ancestors(maker)):
+            return
+        group.domain = (node.shape[0], *shape)
+        group.maps = {m: tuple(None if a is None else a + 1 for a in axes) for m, axes in group.maps.items()}
+        group.reduced, group.offsets = frozenset({1}), offsets
 
     def _admit(self, group: Group, node: Node, axes: AxisMap) -> None:
         group.members.append(node.number)
@@ -190,6 +226,8 @@ class _Fuser:
         graph = self.graph
         if group.kind is GroupKind.ATTENTION or (group.kind is GroupKind.CONTRACTION and not _is_epilogue(graph, node)):
             return False
+        if node.runs is not None and node.runs != group.offsets:
+            return False
         if node.op is Op.TAKE or any(self._depends(operand, group) for operand in node.operands):
             return False
         axes = self._axes_in(group, node)
@@ -203,7 +241,10 @@ class _Fuser:
             if now != sorted(now) or (now and group.reduced and frozenset(now) != group.reduced):
                 return False
             reduced = frozenset(now) or group.reduced
-            result = tuple(None if axis in over else loop for axis, loop in enumerate(axes))
+            kept = None if node.runs is None else 0
+            result = tuple(kept if axis in over else loop for axis, loop in enumerate(axes))
+        elif node.op is Op.SPREAD:
+            result = (1, *axes[1:])
         covered = frozenset(axis for axis in result if axis is not None)
         if not _fits(group, covered, reduced):
             return False
@@ -253,7 +294,8 @@ class _Fuser:
 
     def _axes_in(self, group: Group, node: Node) -> AxisMap | None:
         """The map of a node's operand space (for elementwise nodes: of the node) in a group, or None."""
-        shape = self.graph[node.operands[0]].shape if node.is_reduction else node.shape
+        reads_another = node.is_reduction or node.op is Op.SPREAD
+        shape = self.graph[node.operands[0]].shape if reads_another else node.shape
         axes: list[int | None] = [None] * len(shape)
         for operand in node.operands:
             base = self._base(operand)
@@ -280,6 +322,8 @@ class _Fuser:
                     return None
                 axes[position] = free[0]
                 used.add(free[0])
+        if group.offsets is not None and used >= {0, 1}:
+            return None  # every row beside every run: the loops only meet a row with its own
         return tuple(axes)
 
     def _map_seen(self, group: Group, operand: int) -> AxisMap | None:
@@ -315,7 +359,9 @@ class _Fuser:
             group = self.group_of[node.number]
             if other is group or group.kind is not GroupKind.LOOP or other.kind is not GroupKind.LOOP:
                 continue
-            if other.domain != group.domain or (other.reduced and group.reduced and other.reduced != group.reduced):
+            if other.offsets != group.offsets or other.domain != group.domain:
+                continue
+            if other.reduced and group.reduced and other.reduced != group.reduced:
                 continue
             operands = [o for o in node.operands if self.group_of.get(self._base(o)) is other]
             if not all(self._reads_directly(operand) for operand in operands):
@@ -405,6 +451,8 @@ def _fits(group: Group, covered: frozenset[int], reduced: frozenset[int]) -> boo
     """Whether a member that follows these loops is computed once a row: it follows every loop around the rows, and all
     or none of those within."""
     loops = frozenset(axis for axis, extent in enumerate(group.domain) if extent != 1)
+    if group.offsets is not None and 1 in covered:
+        covered |= {0}  # a row belongs to one run
     return covered >= loops - reduced and (not covered & reduced or covered >= reduced & loops)
 
 

@@ -67,8 +67,10 @@ class Op(Enum):
     FIT = auto()  # a host int to the node's dtype, which must hold it
     COPY = auto()
     FINITE = auto()  # the operand, which must not be infinite: the interpreter takes another way there
+    SPREAD = auto()  # to each row the value of its run; operands: one value a run, offsets
+    RUN_LENGTH = auto()  # how many rows each run has; operands: a reduction over these runs, offsets
     INDEX = auto()  # no operand: the position along axis `attr` of the node's shape, an int64
-    # reductions; attr: axes, all kept with length 1 in the node's shape or dropped
+    # reductions; attr: axes, kept with length 1. With a second operand, offsets, the first axis is reduced run by run
     SUM = auto()
     COMPENSATED_SUM = auto()  # of float64 elements: what rounding loses is added at the end
     MAX = auto()
@@ -124,6 +126,12 @@ class Node:
     @property
     def is_reduction(self) -> bool:
         return self.op in REDUCTIONS
+
+    @property
+    def runs(self) -> int | None:
+        """The offsets of the runs of rows that the node is about."""
+        ragged = self.op in (Op.SPREAD, Op.RUN_LENGTH) or (self.is_reduction and len(self.operands) == 2)
+        return self.operands[1] if ragged else None
 
     @property
     def is_elementwise(self) -> bool:
@@ -203,7 +211,8 @@ class Graph:
 
     def may_fail(self, first: int) -> bool:
         """Whether a node from a number on may meet a value that only the interpreter may judge."""
-        return any(node.op in (Op.FIT, Op.FINITE, Op.TAKE, Op.ATTENTION) for node in self.nodes[first:])
+        judged = (Op.FIT, Op.FINITE, Op.TAKE, Op.ATTENTION)
+        return any(node.op in judged or node.runs is not None for node in self.nodes[first:])
 
     def __str__(self) -> str:
         lines = [str(node) for node in self.nodes]

@@ -395,6 +395,45 @@ class _Importer(GraphBuilder):
         x = self._tensor(ins.operands[0], DType.FLOAT64)
         return self.cast(self.map(Op.MUL, x, self.map(Op.SIGMOID, x)), dtype)
 
+    # ---- runs of rows
+
+    def _runs(self, ins: Instruction, dtype: DType) -> tuple[int, int]:
+        """The rows as `dtype`, and the offsets that cut them into runs."""
+        x, offsets = self._tensor(ins.operands[0], dtype), self.values[ins.operands[1]]
+        if self.graph[offsets].dtype is not DType.INT64:
+            raise RefusedError(f"{ins.opcode.mnemonic} with offsets other than int64 has no translation")
+        if self.graph[x].shape[0] == 1 or self.graph[offsets].shape[0] in (1, 2):
+            raise RefusedError(f"{ins.opcode.mnemonic} of one row or one run has no translation")
+        return x, offsets
+
+    def _segment_sum(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        x, offsets = self._runs(ins, self._source_dtype(ins.operands[0]))
+        if not dtype.is_float:
+            return self.over_runs(Op.SUM, self.cast(x, DType.INT64), offsets)
+        return self.cast(self.sum64_over_runs(x, offsets), dtype)
+
+    def _segment_mean(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        source = self._source_dtype(ins.operands[0])
+        x, offsets = self._runs(ins, source)
+        total = self.sum64_over_runs(x, offsets)
+        if source is DType.FLOAT64:
+            # The sum may overflow where the mean does not.
+            total = self.map(Op.FINITE, total)
+        length = self.add(Op.RUN_LENGTH, (total, offsets), DType.FLOAT64, self.graph[total].shape)
+        return self.cast(self.map(Op.DIV, total, length), dtype)
+
+    def _segment_max(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        x, offsets = self._runs(ins, wide(dtype))
+        return self.cast(self.over_runs(Op.MAX, x, offsets), dtype)
+
+    def _segment_softmax(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
+        computed = wide(dtype)
+        x, offsets = self._runs(ins, computed)
+        rows = self.graph[x].shape
+        powers = self.map(Op.EXP, self.map(Op.SUB, x, self.spread(self.over_runs(Op.MAX, x, offsets), offsets, rows)))
+        total = self.cast(self.sum64_over_runs(powers, offsets), computed)
+        return self.cast(self.map(Op.MUL, powers, self.spread(self.inverse(total), offsets, rows)), dtype)
+
     # ---- contractions and what moves whole rows
 
     def _matmul(self, ins: Instruction, dtype: DType, shape: Shape) -> int:
@@ -552,4 +591,8 @@ _HANDLERS: Final[dict[Opcode, _Handler]] = {
     Opcode.TENSOR_MATMUL: _Importer._matmul,
     Opcode.TENSOR_ATTENTION: _Importer._attention,
     Opcode.TENSOR_TAKE: _Importer._take,
+    Opcode.TENSOR_SEGMENT_SUM: _Importer._segment_sum,
+    Opcode.TENSOR_SEGMENT_MEAN: _Importer._segment_mean,
+    Opcode.TENSOR_SEGMENT_MAX: _Importer._segment_max,
+    Opcode.TENSOR_SEGMENT_SOFTMAX: _Importer._segment_softmax,
 }

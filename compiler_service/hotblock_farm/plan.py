@@ -160,7 +160,9 @@ def reads(fusion: Fusion, group: Group) -> Iterator[Read]:
             yield Read(node.operands[0], (None, *axes[1:]))
             yield Read(node.operands[1], axes[:1])
         else:
-            for operand in node.operands:
+            if node.runs is not None:
+                yield Read(node.runs, (None,))
+            for operand in node.operands[:1] if node.runs is not None else node.operands:
                 read = _elementwise_read(fusion, group, node, operand)
                 if read is not None:
                     yield read
@@ -265,7 +267,7 @@ def _stages(fusion: Fusion, shape_class: ShapeClass) -> list[Stage]:
             and rows is not None
             and current.rows == rows
             and (ragged is None or current.offsets in (None, ragged))
-            and all(_is_row_local(fusion, shape_class, read, made) for read in reads(fusion, group))
+            and all(_is_row_local(fusion, shape_class, group, read, made) for read in reads(fusion, group))
         )
         if not joins or current is None:
             current = Stage(rows)
@@ -280,25 +282,27 @@ def _stages(fusion: Fusion, shape_class: ShapeClass) -> list[Stage]:
 def _rows(group: Group) -> Extent | None:
     if not group.domain or 0 in group.reduced:
         return None
-    return group.domain[0]
+    return group.domain[group.row_loop]
 
 
 def _offsets(fusion: Fusion, group: Group) -> int | None:
+    if group.offsets is not None:
+        return group.offsets
     node = fusion.graph[group.members[0]]
     return node.operands[3] if node.op is Op.ATTENTION and len(node.operands) == 4 else None
 
 
-def _is_row_local(fusion: Fusion, shape_class: ShapeClass, read: Read, made: set[int]) -> bool:
-    """Whether a read of what the stage itself makes stays in its own row."""
+def _is_row_local(fusion: Fusion, shape_class: ShapeClass, group: Group, read: Read, made: set[int]) -> bool:
+    """Whether a group's read of what the stage itself makes stays in its own row."""
     where = locate(fusion.graph, read.operand, shape_class)
     if where.base not in made:
         return True
     base = fusion.graph[where.base]
     maker = next(group for group in fusion.groups if where.base in group.maps)
-    if maker.maps[where.base][:1] != (0,):
+    if maker.maps[where.base][:1] != (maker.row_loop,):
         return False  # its rows were made along another loop
     row = stored_row(fusion.graph, base)
-    followed = [axis for axis, loop in enumerate(read.axes) if loop == 0]
+    followed = [axis for axis, loop in enumerate(read.axes) if loop == group.row_loop]
     # The start of a view within a row is smaller than a row; one that skips rows has another length.
     return len(followed) == 1 and where.strides[followed[0]] == row and where.shape[followed[0]] == base.shape[0]
 
@@ -352,7 +356,7 @@ def _place(plan: Plan) -> None:
             rows = plan.stages[stage_of[group]].rows
             # A thread's own part is addressed by row, so the rows must be the value's first axis.
             inside = inside and rows is not None and bool(node.shape) and node.shape[0] == rows
-            inside = inside and group.maps[member][:1] == (0,)
+            inside = inside and group.maps[member][:1] == (group.row_loop,)
             allocator = local if inside else shared
             plan.buffers[member] = Buffer(Space.LOCAL if inside else Space.SHARED, 0, allocator.take(size))
         scratch = [(name, size, local.take(size)) for name, size in scratch_sizes(plan, group)]
@@ -416,7 +420,7 @@ def _work(plan: Plan) -> Extent:
     """Scalar operations, roughly: what decides how many threads are worth it."""
     total: Extent = 0
     for group in plan.fusion.groups:
-        elements = product(group.domain)
+        elements = product(group.domain[group.row_loop :])
         node = plan.graph[group.members[0]]
         if node.op is Op.MATMUL:
             total = total + elements * plan.graph[node.operands[0]].shape[-1]

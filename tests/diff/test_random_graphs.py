@@ -35,12 +35,13 @@ _BINARY = _ops(
     "ADD SUB MUL DIV FLOORDIV MOD MAXIMUM MINIMUM LT LE GT GE EQ NE POW LOGICAL_AND LOGICAL_OR BIT_AND BIT_XOR SHL SHR"
 )
 _REDUCTIONS = _ops("SUM MEAN MAX MIN ANY ALL VAR PROD")
+_RUNS = _ops("SEGMENT_SUM SEGMENT_MEAN SEGMENT_MAX SEGMENT_SOFTMAX")
 _DTYPES = [np.float32, np.float32, np.float32, np.float64, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_]
 _SIZES = [1, 2, 3, 5, 6, 12, 17, 33]
 
 _INEXACT = frozenset(
     _ops("EXP TANH ERF SIGMOID GELU SILU SIN COS POW SUM MEAN VAR PROD CUMSUM MATMUL")
-    + _ops("SOFTMAX LOG_SOFTMAX LAYER_NORM RMS_NORM")
+    + _ops("SOFTMAX LOG_SOFTMAX LAYER_NORM RMS_NORM SEGMENT_SUM SEGMENT_MEAN SEGMENT_SOFTMAX")
 )
 """Ops whose float results tiers need not share bit by bit."""
 
@@ -83,6 +84,7 @@ class _Grower:
                 max_size=3,
             )
         )
+        self.ragged = draw(st.booleans())
         self.dtypes = [draw(st.sampled_from(_DTYPES)) for _ in self.shapes]
         self.orders = [draw(st.sampled_from("CCFS")) for _ in self.shapes]
         self.scalars = draw(st.lists(st.sampled_from([2, -3, 0.5, -1.25, True]), max_size=2))
@@ -94,10 +96,11 @@ class _Grower:
     def inputs(self, n: int, m: int, seed: int) -> list[Any]:
         rng = np.random.default_rng(seed)
         sizes = {"n": n, "m": m}
-        return [
+        made = [
             _array(rng, tuple(sizes.get(d, d) for d in shape), dtype, order)  # type: ignore[arg-type]
             for shape, dtype, order in zip(self.shapes, self.dtypes, self.orders, strict=True)
         ]
+        return [*made, np.array([0, *sorted(rng.integers(0, n + 1, 3)), n])] if self.ragged else made
 
     def grow(self, count: int) -> None:
         for _ in range(count):
@@ -121,6 +124,8 @@ class _Grower:
         draw = self.draw
         family = draw(
             st.sampled_from(["unary", "binary", "binary", "reduce", "view", "where", "composite", "contract", "other"])
+            if not self.ragged
+            else st.sampled_from(["unary", "binary", "reduce", "view", "runs", "runs", "other"])
         )
         r = self._register()
         if family == "unary":
@@ -132,6 +137,8 @@ class _Grower:
         if family == "reduce":
             axes = draw(st.sampled_from([None, (0,), (-1,), (0, 1), (1,)]))
             return draw(st.sampled_from(_REDUCTIONS)), [r], {"axes": axes, "keepdims": draw(st.booleans())}
+        if family == "runs":
+            return draw(st.sampled_from(_RUNS)), [r, len(self.shapes)], {}
         if family == "where":
             return Opcode.TENSOR_WHERE, [r, self._register(), self._register()], {}
         if family == "composite":

@@ -239,6 +239,8 @@ KINDS = {
     "bools": "  %y = tensor.lt %x, %x\n  %z = tensor.any %y {axes=[1]}",
     "angles": "  %y = tensor.sin %x\n  %z = tensor.cos %y",
     "slice": "  %a = load.const 1\n  %b = load.const 4\n  %y = tensor.slice %x, %a, %b, %a {axis=1}\n  %z = tensor.exp %y",
+    "sums of runs": "  %y = tensor.exp %x\n  %s = tensor.segment_softmax %y, %i\n  %z = tensor.segment_mean %s, %i",
+    "largest of runs": "  %y = tensor.sum %x {axes=[1]}\n  %z = tensor.segment_max %y, %i",
     "strided product": "  %t = tensor.transpose %x\n  %z = tensor.matmul %x, %t",
 }
 
@@ -249,6 +251,21 @@ def test_every_target_takes_every_kind(kind: str, target: str) -> None:
     (segment,) = segments_of(parse(f"func @f(%x, %i) {{\n{KINDS[kind]}\n  ret %z\n}}\n"))
     inputs = (MATRIX, np.ones(3, np.int64))[: segment.inputs]
     emitted(lower(segment, class_of(*inputs), target_named(target)))
+
+
+def ragged_attention_by_hand(x: Any, w: Any, offsets: Any) -> Any:
+    weights = hb.segment_softmax(hb.tanh(x) * w, offsets)
+    return hb.segment_sum(weights * x, offsets) + 1.0
+
+
+@pytest.mark.requirement("J4")
+def test_ragged_ops_and_their_neighbours_are_one_kernel() -> None:
+    offsets = np.array([0, 2, 5])
+    stages = lowered(hb.function(ragged_attention_by_hand).lower(MATRIX, ROW, offsets), MATRIX, ROW, offsets)
+    (group,) = stages.fusion.groups
+    assert group.offsets is not None
+    (stage,) = stages.plan.stages
+    assert stage.offsets == group.offsets
 
 
 def test_the_text_of_a_target_without_images_is_all_there_is() -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import InProcess
 from support.processes import children, descendants
+from support.venvs import runtime_venv
 
 import hotblock as hb
 from hotblock.isa import parse
@@ -454,6 +456,51 @@ with hb.Runtime(compiler=Embedded(), hot_threshold=1) as rt:
     assert rt.report().compiled_entries == 2, rt.report()
 assert not any(name.startswith("llvmlite") for name in sys.modules)
 """
+
+
+ARTIFACT = """
+import pathlib, sys, numpy as np, hotblock as hb
+from hotblock.isa import parse
+from hotblock.jit import Outcome, Reply
+from hotblock_cache.signing import Verifier
+folder = pathlib.Path(sys.argv[1])
+try:
+    import llvmlite
+except ImportError:
+    pass
+else:
+    raise SystemExit("llvmlite is there")
+class Stored:
+    name = "stored"
+    def start(self, deliver):
+        self.deliver = deliver
+    def submit(self, job):
+        verifier = Verifier.of((folder / "key").read_bytes())
+        self.deliver(Reply(job.number, Outcome.ARTIFACT, (folder / "envelope").read_bytes()), verifier)
+    def disown(self): pass
+    def close(self): pass
+x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+with hb.Runtime(compiler=Stored(), hot_threshold=1) as rt:
+    loaded = rt.load(parse((folder / "program.hbasm").read_text()))
+    for _ in range(4):
+        np.testing.assert_allclose(loaded(x), np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5)
+    assert rt.report().compiled_entries == 2, rt.report()
+"""
+
+
+@pytest.mark.requirement("F1", "F6")
+def test_an_artifact_runs_in_an_environment_without_llvm(tmp_path: Path) -> None:
+    text = "func @f(%x) {\n  %z = tensor.softmax %x\n  ret %z\n}\n"
+    compiler = InProcess()
+    with hb.Runtime(compiler=compiler, hot_threshold=1) as rt:
+        rt.load(parse(text))(np.ones((3, 4), np.float32))
+    (envelope,) = compiler.envelopes
+    (tmp_path / "envelope").write_bytes(envelope)
+    (tmp_path / "key").write_bytes(compiler.public)
+    (tmp_path / "program.hbasm").write_text(text)
+    command = [runtime_venv(tmp_path / "venv"), script(tmp_path, ARTIFACT), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.requirement("F1")

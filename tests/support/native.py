@@ -32,7 +32,13 @@ class InProcess:
         self._signer = Signer.generate()
         self._verifier = Verifier.of(self._signer.public)
         self.failures: list[str] = []
+        self.envelopes: list[bytes] = []
         self.jobs = 0
+
+    @property
+    def public(self) -> bytes:
+        """The key that the envelopes are verified with."""
+        return self._signer.public
 
     def start(self, deliver: Callable[[Reply, Verifier], None]) -> None:
         self._deliver = deliver
@@ -52,6 +58,7 @@ class InProcess:
         envelope = b""
         if reply.outcome == pb.CompileReply.OUTCOME_ARTIFACT:
             envelope = sealed(reply.envelope, self._signer, "tests")
+            self.envelopes.append(envelope)
         self._deliver(
             Reply(job.number, _OUTCOMES[reply.outcome], envelope, frozenset(reply.refused), reply.log), self._verifier
         )

@@ -78,9 +78,10 @@ class LoopKernel(Kernel):
         loops: list[list[int]] = []
         for axis in axes:
             outer = loops[-1][-1] if loops else None
+            ragged = self.group.offsets is not None and axis <= 1
             if (
                 outer is not None
-                and not needs_axes
+                and not (needs_axes or ragged)
                 and (outer in reduced) == (axis in reduced)
                 and all(s.get(outer, 0) == s.get(axis, 0) * domain[axis] for s in strides)
             ):
@@ -154,12 +155,22 @@ class LoopKernel(Kernel):
 
     def _bounds(self, loop: list[int]) -> tuple[Value, Value]:
         """Where a loop starts and ends; the one over the stage's rows takes the thread's."""
+        if self.group.offsets is not None and loop[0] <= 1:
+            return (self.first, self.last) if loop[0] == 0 else self._run(self.group.offsets)
         extent = product(self.group.domain[axis] for axis in loop)
         if loop[0] != 0 or self.stage.rows is None:
             return self.e.integer(0), self.extent(extent)
         factor = self.extent(product(self.group.domain[axis] for axis in loop[1:]))
         with self.e.hoisted():
             return self.e.mul(self.lo, factor), self.e.mul(self.hi, factor)
+
+    def _run(self, offsets: int) -> tuple[Value, Value]:
+        """The rows of the run that loop 0 is at."""
+        e = self.e
+        where = self.locate(offsets)
+        step = self.extent(where.strides[0])
+        at = e.offset(e.offset(self.base(where.base), self.extent(where.offset)), e.mul(self.index[0], step))
+        return e.load(at, "i64"), e.load(e.offset(at, step), "i64")
 
     def _outer(self, outer: list[list[int]], inner: list[list[int]]) -> None:
         if not outer:
@@ -221,7 +232,7 @@ class LoopKernel(Kernel):
                 results: list[Value] = []
                 for member in reductions:
                     before = partial[len(results) : len(results) + len(self._starts(member))]
-                    (operand,) = self.graph[member].operands
+                    operand = self.graph[member].operands[0]
                     value = self._operand(self.graph[member], operand, lanes, mask, number)
                     after = self._accumulate(member, before, value)
                     if mask is not None:
@@ -310,6 +321,11 @@ class LoopKernel(Kernel):
     def _compute(self, node: Node, lanes: int, mask: Value | None, number: int = -1) -> Value:
         if node.op is Op.TAKE:
             return self._take(node, lanes, mask)
+        if node.op is Op.SPREAD:
+            return self._operand(node, node.operands[0], lanes, mask, number)
+        if node.op is Op.RUN_LENGTH:
+            start, stop = self._run(node.operands[1])
+            return self.e.splat(self.e.cast("sitofp", self.e.op("sub", stop, start), "double"), lanes)
         operands = [self._operand(node, operand, lanes, mask, number) for operand in node.operands]
         if node.op is Op.FINITE:
             self._demand_finite(operands[0], mask)

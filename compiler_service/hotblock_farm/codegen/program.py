@@ -244,7 +244,9 @@ class _StageWriter(_Caller):
 
             return e.loop(e.integer(0), count, 1, body, [e.integer(0)])[0]
 
-        begin, end = before(low), before(high)
+        # Sequences without rows stand at the end of everybody's rows; the last thread has those behind all rows.
+        begin = before(low)
+        end = e.select(e.compare("eq", high, self.extent(rows)), count, before(high))
 
         def sequence(number: Value, state: list[Value]) -> list[Value]:
             (first,) = state
