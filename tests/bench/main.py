@@ -110,14 +110,21 @@ STEADY = [
     Target("w1 ragged", "torch w1 padded sdpa", 2.0, "W1 against eager padded with fused attention"),
     Target("w1 ragged", "torch w1 packed sdpa", 1.2, "W1 against the best packed eager variant"),
     Target("w1 ragged", "torch w1 compiled dynamic", 1.0, "W1 against torch.compile of the packed form"),
+    Target("w1 ragged", "torch w1 compiled static", 1.0, "W1 against torch.compile with static shapes"),
+    Target("w1 ragged", "jax w1 padded", 1.0, "W1 against XLA, padded"),
+    Target("w1 ragged", "onnx w1 padded", 1.0, "W1 against ONNX Runtime, padded"),
     Target("w1 ragged", "hotblock w1 ragged interpreted", None, "what compiling gives"),
     Target("w1 loop", "torch w1 padded", 1.4, "W1 with a loop over sequences"),
     Target("w1 ragged interpreted", "torch w1 padded", 1 / 1.2, "V6: the interpreter within 1.2x of eager padded"),
     Target("w1 loop interpreted", "torch w1 padded", 1 / 1.2, "V6: the spelling with a loop"),
 ]
 COLD = [
-    Target("w1 cold stream", f"torch w1 cold {peer}", 1.0, "300 requests from nothing, compiles included")
-    for peer in ("padded sdpa", "packed sdpa", "compiled dynamic")
+    Target("w1 cold stream", peer, 1.0, "300 requests from nothing, compiles included")
+    for peer in (
+        *(f"torch w1 cold {variant}" for variant in ("padded sdpa", "packed sdpa", "compiled dynamic")),
+        "jax w1 cold padded",
+        "onnx w1 cold padded",
+    )
 ]
 SMALL = [
     Target("tiny add", "torch tiny add", 1.0, "dispatch of an instruction below an eager op"),
@@ -203,17 +210,20 @@ def figures(console: Console) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has torch")
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has torch, JAX and ONNX Runtime")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--each", type=int, default=5, help="requests a round")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
     console = Console()
+    peers = str(Path(options.peer_python).absolute())
     with (
         engine("hotblock", sys.executable, "ours.py") as ours,
-        engine("torch", str(Path(options.peer_python).absolute()), "torch_peer.py") as peer,
+        engine("torch", peers, "torch_peer.py") as torch,
+        engine("jax", peers, "jax_peer.py") as jax,
+        engine("onnx", peers, "onnx_peer.py") as onnx,
     ):
-        engines = [ours, peer]
+        engines = [ours, torch, jax, onnx]
         series = measure(engines, STEADY, options.rounds, options.each)
         series |= measure(engines, SMALL, max(options.rounds // 3, 2), 3)
         series |= measure(engines, COLD, 1, 1)
