@@ -80,8 +80,9 @@ gen-check: $(STAMP) ## Fail unless generated files are fresh
 	$(BIN)/python tests/requirements.py --check tests/REQUIREMENTS.md
 
 .PHONY: fuzz
-fuzz: $(STAMP) ## 100 000 hostile programs as text and as bytes
+fuzz: $(STAMP) ## 100 000 hostile programs as text and as bytes, 10 000 random ones compiled and interpreted
 	$(BIN)/python tests/fuzz/hostile.py --inputs 100000
+	$(PYTEST) -n 0 tests/diff/test_random_graphs.py --hypothesis-profile=explore
 
 .PHONY: bench
 bench: $(STAMP) $(BENCH_VENV)/.installed ## Measure against the peers, as ratios

@@ -13,6 +13,9 @@ import hotblock as hb
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
+settings.register_profile(
+    "explore", max_examples=2000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
 settings.load_profile("repeatable")
 
 

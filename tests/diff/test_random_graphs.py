@@ -237,7 +237,7 @@ def test_compiled_programs_agree_with_the_interpreter(engine: Engine) -> None:
     layouts = LayoutTable()
     with hb.Runtime(compiler="off") as interpreter:
 
-        @settings(max_examples=500)
+        @settings(max_examples=5 * settings.default.max_examples)
         @given(st.data())
         def run(data: st.DataObject) -> None:
             grower = _Grower(data.draw, interpreter)

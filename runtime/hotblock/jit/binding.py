@@ -31,6 +31,7 @@ class Call:
     values: tuple[int, ...]  # their numbers in the segment
     shared: int  # bytes of the arena
     local: int  # bytes of it a thread
+    alone: tuple[int, ...]  # the header of a call on one thread, behind the arena
     work: int
     size: int  # bytes to account for, 0 if they are few
     symbols: tuple[int, ...]
@@ -92,6 +93,7 @@ def prepare(
         tuple(numbers),
         shared,
         local,
+        (shared, local, 1, 0, 0, 0),
         work,
         size if size >= 1 << 12 else 0,
         tuple(symbols),

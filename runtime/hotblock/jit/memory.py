@@ -13,12 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from hotblock.devices.native import address_of
-from hotblock.semantics import NUMPY_DTYPES
 from hotblock.vm import Layout, TensorValue
 
-__all__ = ["ThreadMemory", "size_class"]
+__all__ = ["POOLED", "ThreadMemory", "size_class", "small_output"]
 
-_POOLED: Final = 1 << 16
+POOLED: Final = 1 << 16
 """Bytes from which an output comes from the pool. Smaller ones the allocator serves without touching new pages."""
 
 _LIMIT: Final = 1 << 28
@@ -44,6 +43,12 @@ def size_class(size: int) -> int:
     return -(-size // step) * step
 
 
+def small_output(layout: Layout) -> TensorValue:
+    """A new tensor, from the allocator."""
+    array = np.empty(layout.shape, layout.numpy)
+    return TensorValue(array, layout, address_of(array))
+
+
 class ThreadMemory(threading.local):
     """The calling thread's arena and pool."""
 
@@ -64,9 +69,8 @@ class ThreadMemory(threading.local):
 
     def output(self, layout: Layout) -> TensorValue:
         """A new tensor of this layout, its elements anything."""
-        if layout.size < _POOLED:
-            array = np.empty(layout.shape, NUMPY_DTYPES[layout.dtype])
-            return TensorValue(array, layout, address_of(array))
+        if layout.size < POOLED:
+            return small_output(layout)
         size = size_class(layout.size)
         buffers = self._buffers.setdefault(size, [])
         counts = _references(buffers)
@@ -79,7 +83,7 @@ class ThreadMemory(threading.local):
             if self._held + size <= _LIMIT:
                 buffers.append(buffer)
                 self._held += size
-        array = np.ndarray(layout.shape, NUMPY_DTYPES[layout.dtype], buffer)
+        array = np.ndarray(layout.shape, layout.numpy, buffer)
         return TensorValue(array, layout, address_of(array))
 
     def _drop_free(self) -> None:

@@ -24,6 +24,7 @@ from hotblock.jit.artifact import Code
 from hotblock.jit.binding import Bound, Call, prepare
 from hotblock.jit.check import difference
 from hotblock.jit.heat import ENTRIES_OF_A_CLASS
+from hotblock.jit.memory import POOLED, small_output
 from hotblock.jit.reasons import Reason
 from hotblock.jit.states import State
 from hotblock.jit.versions import Version
@@ -178,28 +179,26 @@ class Unit:
             except HotblockError:
                 return Reason.NOT_ENOUGH_MEMORY
         memory = driver.memory
-        made = [memory.output(layout) for layout in call.layouts]
-        addresses = [values[position].address for position in code.tensors]
-        if 0 in addresses:
-            addresses = [_addressed(values[position]) for position in code.tensors]
+        made = [small_output(layout) if layout.size < POOLED else memory.output(layout) for layout in call.layouts]
+        addresses = [values[position].address or _addressed(values[position]) for position in code.tensors]
+        outputs = [value.address for value in made]
         rest: Any = call.symbols
         if code.scalars or code.packs:
             packs = self._packs(code, values)
             if 0 in packs:
                 return Reason.NOT_ENOUGH_MEMORY
             rest = (*self._scalars(call, values), *packs, *call.symbols)
-        threads, token = 1, False
-        if call.work >= _PARALLEL_WORK and driver.threads.count > 1:
-            token = driver.token.acquire(blocking=False)
-            threads = driver.threads.count if token else 1
-        try:
-            arena = memory.arena(call.shared + threads * call.local)
-            outputs = [value.address for value in made]
-            header = (arena, call.shared, call.local, threads)
-            status = code.entry(code.packer.pack(*header, *driver.threads.addresses, *addresses, *outputs, *rest))
-        finally:
-            if token:
+        if call.work >= _PARALLEL_WORK and driver.threads.count > 1 and driver.token.acquire(blocking=False):
+            try:
+                threads = driver.threads
+                arena = memory.arena(call.shared + threads.count * call.local)
+                header = (arena, call.shared, call.local, threads.count, *threads.addresses)
+                status = code.entry(code.packer.pack(*header, *addresses, *outputs, *rest))
+            finally:
                 driver.token.release()
+        else:
+            arena = memory.arena(call.shared + call.local)
+            status = code.entry(code.packer.pack(arena, *call.alone, *addresses, *outputs, *rest))
         if status:
             return Reason.DEOPTIMISED
         results: dict[int, Any] = dict(zip(call.values, made, strict=True))

@@ -21,13 +21,14 @@ class Layout:
     `constant` tells tensors that never change (parameters, handles of `rt.constant`) from the rest: compiled code may keep
     them in another form."""
 
-    __slots__ = ("constant", "contiguous", "dtype", "elements", "shape", "size", "strides", "type")
+    __slots__ = ("constant", "contiguous", "dtype", "elements", "numpy", "shape", "size", "strides", "type")
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, constant: bool = False) -> None:
         self.constant = constant
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
+        self.numpy = NUMPY_DTYPES[dtype]
         self.contiguous = is_contiguous(shape, strides, dtype.itemsize)
         self.type = TensorType(dtype, shape)
         self.elements = math.prod(shape)
