@@ -9,9 +9,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_VENV := .venv-bench
 PYTEST := $(BIN)/python -m pytest
-# The plugin by its path: .venv/bin need not be on PATH.
+# Plugins by their path: .venv/bin need not be on PATH. Only the farm has services.
 PROTOC := $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. \
-  --plugin=protoc-gen-mypy=$(abspath $(BIN))/protoc-gen-mypy --mypy_out=quiet:.
+  --plugin=protoc-gen-mypy=$(abspath $(BIN))/protoc-gen-mypy --mypy_out=quiet:. hotblock_proto/v1/*.proto
+PROTOC_GRPC := $(abspath $(BIN))/python -m grpc_tools.protoc -I. --grpc_python_out=. \
+  --plugin=protoc-gen-mypy_grpc=$(abspath $(BIN))/protoc-gen-mypy_grpc --mypy_grpc_out=quiet:. hotblock_proto/v1/farm.proto
 # NumPy's BLAS may be told to use the kernels of an old processor; measurements must not be.
 UNPINNED := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
@@ -62,7 +64,7 @@ imports: $(STAMP) ## The import rule of ARCHITECTURE.md
 
 .PHONY: gen
 gen: $(STAMP) ## Write generated files: protobuf stubs, ISA.md, STATES.md, KEY.md, REQUIREMENTS.md
-	cd proto && $(PROTOC) hotblock_proto/v1/*.proto
+	cd proto && $(PROTOC) && $(PROTOC_GRPC)
 	$(BIN)/python -m hotblock.isa.document runtime/ISA.md
 	$(BIN)/python -m hotblock.jit.document states runtime/hotblock/jit/STATES.md
 	$(BIN)/python -m hotblock.jit.document keys cache/KEY.md
@@ -72,7 +74,7 @@ gen: $(STAMP) ## Write generated files: protobuf stubs, ISA.md, STATES.md, KEY.m
 gen-check: $(STAMP) ## Fail unless generated files are fresh
 	@rm -rf $(VENV)/gen && mkdir -p $(VENV)/gen/hotblock_proto
 	@cp -r proto/hotblock_proto/v1 $(VENV)/gen/hotblock_proto/
-	@cd $(VENV)/gen && $(PROTOC) hotblock_proto/v1/*.proto
+	@cd $(VENV)/gen && $(PROTOC) && $(PROTOC_GRPC)
 	diff -r -x __pycache__ proto/hotblock_proto/v1 $(VENV)/gen/hotblock_proto/v1
 	$(BIN)/python -m hotblock.isa.document --check runtime/ISA.md
 	$(BIN)/python -m hotblock.jit.document states --check runtime/hotblock/jit/STATES.md

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CacheError", "EnvelopeError", "SignatureError"]
+__all__ = ["CacheError", "EnvelopeError", "SignatureError", "StoreError"]
 
 
 class CacheError(Exception):
@@ -27,3 +27,10 @@ class SignatureError(CacheError):
     """Nobody who is trusted has signed this, or it is signed for something else."""
 
     reason = "bad_signature"
+
+
+class StoreError(CacheError):
+    """A tier that cannot be used now."""
+
+    reason = "store"
+    retryable = True

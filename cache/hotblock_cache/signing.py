@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
 
 from hotblock_cache.errors import SignatureError
 
-__all__ = ["KEY_ID_SIZE", "PUBLIC_KEY_SIZE", "SIGNATURE_SIZE", "Signer", "Verifier", "key_id"]
+__all__ = [
+    "KEY_ID_SIZE",
+    "PUBLIC_KEY_SIZE",
+    "SIGNATURE_SIZE",
+    "Signer",
+    "Verifier",
+    "key_id",
+    "read_public",
+    "write_public",
+]
 
 KEY_ID_SIZE = 16
 PUBLIC_KEY_SIZE = 32
@@ -21,6 +39,25 @@ SIGNATURE_SIZE = 64
 def key_id(public: bytes) -> bytes:
     """The name of a public key: the first 16 bytes of its SHA-256."""
     return hashlib.sha256(public).digest()[:KEY_ID_SIZE]
+
+
+def read_public(path: Path) -> bytes:
+    """The public key in a PEM file, raw. Raises SignatureError."""
+    try:
+        public = load_pem_public_key(path.read_bytes())
+    except OSError as error:
+        raise SignatureError(f"{path}: {error.strerror}", reason="no_key") from None
+    except ValueError:
+        raise SignatureError(f"{path} is no public key", reason="bad_key") from None
+    if not isinstance(public, Ed25519PublicKey):
+        raise SignatureError(f"{path} is no Ed25519 key", reason="bad_key")
+    return public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def write_public(public: bytes, path: Path) -> None:
+    """Write a raw public key as PEM."""
+    key = Ed25519PublicKey.from_public_bytes(public)
+    path.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 class Signer:
@@ -35,6 +72,30 @@ class Signer:
     def generate(cls) -> Signer:
         """A new key."""
         return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: Path) -> Signer:
+        """The key in a PEM file. Raises SignatureError for a file that cannot be read, is no such key, or may be read by
+        others."""
+        try:
+            mode, data = path.stat().st_mode, path.read_bytes()
+        except OSError as error:
+            raise SignatureError(f"{path}: {error.strerror}", reason="no_key") from None
+        if mode & 0o077:
+            raise SignatureError(f"{path} may be read by others; chmod 600 it", reason="permissions")
+        try:
+            private = load_pem_private_key(data, password=None)
+        except ValueError:
+            raise SignatureError(f"{path} is no private key", reason="bad_key") from None
+        if not isinstance(private, Ed25519PrivateKey):
+            raise SignatureError(f"{path} is no Ed25519 key", reason="bad_key")
+        return cls(private)
+
+    def save(self, path: Path) -> None:
+        """Write the key where only its owner can read it. Raises FileExistsError rather than replace one."""
+        data = self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
 
     def sign(self, data: bytes) -> bytes:
         return self._private.sign(data)
@@ -53,6 +114,14 @@ class Verifier:
             return cls({key_id(public): public for public in publics})
         except ValueError:
             raise SignatureError("not an Ed25519 public key", reason="bad_key") from None
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Verifier:
+        """One that trusts the public keys in a folder (`*.pub`). Raises SignatureError for a file that is none."""
+        return cls.of(*(read_public(path) for path in sorted(folder.glob("*.pub"))))
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
     def verify(self, name: bytes, signature: bytes, data: bytes) -> None:
         """Raises SignatureError unless a trusted key called `name` has signed `data`."""

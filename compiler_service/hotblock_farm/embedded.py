@@ -31,11 +31,11 @@ __all__ = ["Embedded", "EmbeddedSettings"]
 
 _CHUNK: Final = 1 << 16
 _OUTCOMES: Final = {
-    pb.CompileReply.OUTCOME_ARTIFACT: Outcome.ARTIFACT,
-    pb.CompileReply.OUTCOME_REFUSED: Outcome.REFUSED,
-    pb.CompileReply.OUTCOME_FAILED: Outcome.FAILED,
-    pb.CompileReply.OUTCOME_CRASHED: Outcome.CRASHED,
-    pb.CompileReply.OUTCOME_STARVED: Outcome.STARVED,
+    pb.CompileResult.OUTCOME_ARTIFACT: Outcome.ARTIFACT,
+    pb.CompileResult.OUTCOME_REFUSED: Outcome.REFUSED,
+    pb.CompileResult.OUTCOME_FAILED: Outcome.FAILED,
+    pb.CompileResult.OUTCOME_CRASHED: Outcome.CRASHED,
+    pb.CompileResult.OUTCOME_STARVED: Outcome.STARVED,
 }
 
 
@@ -87,7 +87,7 @@ class Embedded:
 
     def lower(self, job: Job, stage: Stage, target: str) -> str:
         """What a stage makes of a job, or why nothing: in a process of its own, which this one waits for."""
-        request = pb.CompileRequest(segment=job.segment, shape_class=job.shape_class, target=target)
+        request = pb.CompileJob(segment=job.segment, shape_class=job.shape_class, target=target)
         command = [sys.executable, "-I", "-m", "hotblock_farm.lower", stage.value]
         done = subprocess.run(command, input=request.SerializeToString(), stdout=subprocess.PIPE, check=False)
         text = done.stdout.decode(errors="replace")
@@ -151,7 +151,7 @@ class _Link:
 
     def __init__(self, settings: EmbeddedSettings, wake: int, say: Callable[[Reply, Verifier], None]) -> None:
         command = [sys.executable, "-I", "-m", "hotblock_farm.supervisor"]
-        command += [settings.dump, str(settings.processor), str(settings.wall), settings.worker]
+        command += [settings.dump, str(settings.processor), str(settings.wall), settings.worker, ""]
         # A session of its own: a Ctrl-C is for the runtime, which then ends the compiler by closing the pipe.
         self._process = subprocess.Popen(
             command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, close_fds=True
@@ -174,7 +174,7 @@ class _Link:
         while jobs:
             job = jobs.popleft()
             self._flying[job.number] = job
-            request = pb.CompileRequest(
+            request = pb.CompileJob(
                 id=job.number,
                 namespace=job.namespace,
                 segment=job.segment,
@@ -205,8 +205,8 @@ class _Link:
         if not data:
             raise OSError("its output has ended")
         for frame in self._frames.feed(data):
-            reply = pb.CompileReply.FromString(frame)
-            if reply.outcome == pb.CompileReply.OUTCOME_HELLO:
+            reply = pb.CompileResult.FromString(frame)
+            if reply.outcome == pb.CompileResult.OUTCOME_HELLO:
                 self._verifier = Verifier.of(reply.envelope)
                 continue
             job = self._flying.pop(reply.id, None)

@@ -1,4 +1,4 @@
-"""`python -m hotblock_farm.lower STAGE`: a CompileRequest on standard input, what a stage makes of it on standard output."""
+"""`python -m hotblock_farm.lower STAGE`: a CompileJob on standard input, what a stage makes of it on standard output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 def main() -> int:
     """0 with the stage's text, 1 with the reason why there is none."""
-    request = pb.CompileRequest.FromString(sys.stdin.buffer.read())
+    request = pb.CompileJob.FromString(sys.stdin.buffer.read())
     try:
         segment, shape_class = Segment.decode(request.segment), ShapeClass.decode(request.shape_class)
         stages = lower(segment, shape_class, target_named(request.target))

@@ -16,10 +16,11 @@ from hotblock.shapes.dims import Extent
 from hotblock.shapes.guards import EXTENT_MAGIC, write_extent
 from hotblock.shapes.types import ScalarType, TensorType
 from hotblock.stages import Stage
-from hotblock_cache.keys import Engine, Specialization
+from hotblock_cache.keys import Specialization
 from hotblock_farm import toolchain
 from hotblock_farm.codegen.program import Program, write_program
 from hotblock_farm.codegen.target import Target, target_named
+from hotblock_farm.engine import ARTIFACT_ABI, ENGINE
 from hotblock_farm.errors import FarmError, RefusedError
 from hotblock_farm.fuse import Fusion, fuse
 from hotblock_farm.graph import Graph
@@ -28,13 +29,7 @@ from hotblock_farm.importer import build_graph
 from hotblock_farm.plan import Plan, make_plan
 from hotblock_proto.v1 import artifact_pb2 as pb
 
-__all__ = ["ARTIFACT_ABI", "ENGINE", "Stages", "compile_segment", "lower", "show"]
-
-ARTIFACT_ABI = 1
-CODEGEN_VERSION = "1"
-NUMERICS_VERSION = "1"
-
-ENGINE = Engine(CODEGEN_VERSION, NUMERICS_VERSION, toolchain.VERSION, "O2 -disable-lsr", ARTIFACT_ABI)
+__all__ = ["Stages", "compile_segment", "lower", "show"]
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Keeps compile workers, gives them jobs, ends those that hang, and signs what they make.
 
 A process of its own between a runtime and the workers: it holds the private key, which no process that runs LLVM on
-somebody's bytes ever sees, and it ends with its input. Messages come in as CompileRequest and go out as CompileReply; the
+somebody's bytes ever sees, and it ends with its input. Messages come in as CompileJob and go out as CompileResult; the
 first one out is HELLO with the public key.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import selectors
 import signal
@@ -17,11 +18,14 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from hotblock_cache.envelope import sealed
+from hotblock_cache.errors import SignatureError
+from hotblock_cache.keys import Specialization
 from hotblock_cache.signing import Signer
 from hotblock_farm.errors import FarmError
 from hotblock_farm.frames import Frames, framed
@@ -49,7 +53,7 @@ class Limits:
 class _Worker:
     process: subprocess.Popen[bytes]
     frames: Frames = field(default_factory=Frames)
-    job: pb.CompileRequest | None = None
+    job: pb.CompileJob | None = None
     began: float = 0.0
     processor: float = 0.0  # when the job began
 
@@ -66,21 +70,21 @@ class _Worker:
 class Supervisor:
     """The loop. Not safe for threads; it has one."""
 
-    def __init__(self, source: int, sink: int, command: list[str], limits: Limits) -> None:
+    def __init__(self, source: int, sink: int, command: list[str], limits: Limits, signer: Signer) -> None:
         self._source = source
         self._sink = sink
         self._command = command
         self._limits = limits
-        self._signer = Signer.generate()
+        self._signer = signer
         self._selector = selectors.DefaultSelector()
-        self._jobs: deque[pb.CompileRequest] = deque()
+        self._jobs: deque[pb.CompileJob] = deque()
         self._workers: list[_Worker] = []
         self._wanted = 1
         self._frames = Frames()
 
     def run(self) -> None:
         """Until the input ends."""
-        self._send(pb.CompileReply(outcome=pb.CompileReply.OUTCOME_HELLO, envelope=self._signer.public))
+        self._send(pb.CompileResult(outcome=pb.CompileResult.OUTCOME_HELLO, envelope=self._signer.public))
         self._selector.register(self._source, selectors.EVENT_READ)
         try:
             while self._turn():
@@ -106,9 +110,19 @@ class Supervisor:
 
     def _requests(self, data: bytes) -> None:
         for frame in self._frames.feed(data):
-            request = pb.CompileRequest.FromString(frame)
+            request = pb.CompileJob.FromString(frame)
+            if request.cancel:
+                self._cancel(request.id)
+                continue
             self._wanted = max(1, min(request.workers, 64))
             self._jobs.append(request)
+
+    def _cancel(self, number: int) -> None:
+        for job in [job for job in self._jobs if job.id == number]:
+            self._jobs.remove(job)
+            self._send(pb.CompileResult(id=number, outcome=pb.CompileResult.OUTCOME_CRASHED, log="cancelled"))
+        for worker in [worker for worker in self._workers if worker.job is not None and worker.job.id == number]:
+            self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, "cancelled")
 
     def _give(self) -> None:
         """Hand waiting jobs to idle workers; make another worker while there are fewer than wanted."""
@@ -150,7 +164,7 @@ class Supervisor:
             worker.process.kill()
             code = worker.process.wait()
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-        self._lose(worker, pb.CompileReply.OUTCOME_CRASHED, f"the worker ended {how}")
+        self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, f"the worker ended {how}")
 
     def _hear(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
@@ -160,22 +174,24 @@ class Supervisor:
             return
         try:
             for frame in worker.frames.feed(data):
-                self._answer(worker, pb.CompileReply.FromString(frame))
+                self._answer(worker, pb.CompileResult.FromString(frame))
         except (FarmError, DecodeError) as error:
-            self._lose(worker, pb.CompileReply.OUTCOME_CRASHED, f"the worker answers nonsense: {error}")
+            self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, f"the worker answers nonsense: {error}")
 
-    def _answer(self, worker: _Worker, reply: pb.CompileReply) -> None:
+    def _answer(self, worker: _Worker, reply: pb.CompileResult) -> None:
         job, worker.job = worker.job, None
         if job is None or reply.id != job.id:
             raise FarmError("a reply to nothing")
-        if reply.outcome == pb.CompileReply.OUTCOME_ARTIFACT:
+        if reply.outcome == pb.CompileResult.OUTCOME_ARTIFACT:
             reply.envelope = self._seal(job, reply.envelope)
         self._send(reply)
 
-    def _seal(self, job: pb.CompileRequest, payload: bytes) -> bytes:
+    def _seal(self, job: pb.CompileJob, payload: bytes) -> bytes:
         """The signed envelope of an artifact that is what the job asked for."""
         artifact = pb.Artifact.FromString(payload)
-        if artifact.target != job.target or artifact.namespace != job.namespace:
+        segment = hashlib.sha256(job.segment).digest()
+        asked = Specialization(job.namespace, segment, job.shape_class, job.target).digest
+        if artifact.specialization != asked or artifact.segment != segment or artifact.target != job.target:
             raise FarmError("an artifact for something else")
         return sealed(payload, self._signer, _CREATOR)
 
@@ -188,11 +204,11 @@ class Supervisor:
             wall, used = now - worker.began, worker.used() - worker.processor
             if used > self._limits.processor:
                 self._lose(
-                    worker, pb.CompileReply.OUTCOME_CRASHED, f"more than {self._limits.processor} s of processor time"
+                    worker, pb.CompileResult.OUTCOME_CRASHED, f"more than {self._limits.processor} s of processor time"
                 )
             elif wall > self._limits.wall:
                 starved = used < self._limits.starved * wall and not _is_stopped(worker.process.pid)
-                outcome = pb.CompileReply.OUTCOME_STARVED if starved else pb.CompileReply.OUTCOME_CRASHED
+                outcome = pb.CompileResult.OUTCOME_STARVED if starved else pb.CompileResult.OUTCOME_CRASHED
                 self._lose(worker, outcome, f"no answer after {self._limits.wall} s")
 
     def _lose(self, worker: _Worker, outcome: Any, log: str) -> None:
@@ -208,9 +224,9 @@ class Supervisor:
         with contextlib.suppress(OSError):
             worker.process.stdin.close()
         if worker.job is not None:
-            self._send(pb.CompileReply(id=worker.job.id, outcome=outcome, log=log))
+            self._send(pb.CompileResult(id=worker.job.id, outcome=outcome, log=log))
 
-    def _send(self, reply: pb.CompileReply) -> None:
+    def _send(self, reply: pb.CompileResult) -> None:
         data = memoryview(framed(reply.SerializeToString()))
         while data:
             data = data[os.write(self._sink, data) :]
@@ -229,14 +245,19 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """`supervisor [dump folder] [processor seconds] [wall seconds] [worker module]`; see `hotblock_farm.embedded`."""
+    """`supervisor DUMP PROCESSOR WALL MODULE KEY`: a folder for dumps or nothing, seconds of a job, the module of the
+    workers, the file of the private key or nothing for a new key."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    dump, processor, wall, module = sys.argv[1:5]
+    dump, processor, wall, module, key = sys.argv[1:6]
+    try:
+        signer = Signer.load(Path(key)) if key else Signer.generate()
+    except SignatureError as error:
+        sys.exit(f"hotblock: {error}")
     command = [sys.executable, "-I", "-m", module, dump]
     sink = os.dup(1)
     os.dup2(2, 1)  # nothing that prints may get into the messages
     with contextlib.suppress(BrokenPipeError):
-        Supervisor(0, sink, command, Limits(float(processor), float(wall))).run()
+        Supervisor(0, sink, command, Limits(float(processor), float(wall)), signer).run()
 
 
 if __name__ == "__main__":

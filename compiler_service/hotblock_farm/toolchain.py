@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import llvmlite
 import llvmlite.binding as llvm
 
 from hotblock_farm.codegen.target import Target
 from hotblock_farm.errors import CompileError
 
-__all__ = ["VERSION", "assemble", "compile_object", "data_layout"]
-
-VERSION = f"llvm {'.'.join(map(str, llvm.llvm_version_info))}, llvmlite {llvmlite.__version__}"
+__all__ = ["assemble", "compile_object", "data_layout"]
 
 _OPTIMISATION = 2
 

@@ -1,6 +1,6 @@
 """A compile worker: the one process that runs LLVM on somebody's bytes. It holds no key, opens no file, has no network.
 
-Reads CompileRequest messages from standard input and answers each on standard output with a CompileReply whose `envelope`
+Reads CompileJob messages from standard input and answers each on standard output with a CompileResult whose `envelope`
 is the artifact, not yet sealed. It ends with its input.
 """
 
@@ -28,27 +28,27 @@ __all__ = ["answer", "main"]
 _MEMORY = 4 << 30
 
 
-def answer(request: pb.CompileRequest, dump: Path | None) -> pb.CompileReply:
+def answer(request: pb.CompileJob, dump: Path | None) -> pb.CompileResult:
     """What becomes of a request."""
     began = time.perf_counter()
-    reply = pb.CompileReply(id=request.id)
+    reply = pb.CompileResult(id=request.id)
     try:
         segment, shape_class = Segment.decode(request.segment), ShapeClass.decode(request.shape_class)
         reply.envelope = compile_segment(request.namespace, segment, shape_class, request.target, dump)
-        reply.outcome = pb.CompileReply.OUTCOME_ARTIFACT
+        reply.outcome = pb.CompileResult.OUTCOME_ARTIFACT
     except RefusedError as error:
-        reply.outcome, reply.log = pb.CompileReply.OUTCOME_REFUSED, str(error)
+        reply.outcome, reply.log = pb.CompileResult.OUTCOME_REFUSED, str(error)
         reply.refused.extend(sorted(error.positions))
     except HotblockError as error:
-        reply.outcome, reply.log = pb.CompileReply.OUTCOME_REFUSED, error.message
+        reply.outcome, reply.log = pb.CompileResult.OUTCOME_REFUSED, error.message
     except (FarmError, MemoryError, RecursionError) as error:
-        reply.outcome, reply.log = pb.CompileReply.OUTCOME_FAILED, f"{type(error).__name__}: {error}"
+        reply.outcome, reply.log = pb.CompileResult.OUTCOME_FAILED, f"{type(error).__name__}: {error}"
     except Exception as error:  # a fault of ours must not end the worker, and is told with its place
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
         where = f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame else ""
-        reply.outcome = pb.CompileReply.OUTCOME_FAILED
+        reply.outcome = pb.CompileResult.OUTCOME_FAILED
         reply.log = f"{type(error).__name__} at {where}: {error}"
     reply.seconds = time.perf_counter() - began
     return reply
@@ -71,7 +71,7 @@ def main() -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (data := read_frame(source)) is not None:
         try:
-            request = pb.CompileRequest.FromString(data)
+            request = pb.CompileJob.FromString(data)
         except DecodeError:
             return
         sink.write(framed(answer(request, dump).SerializeToString()))

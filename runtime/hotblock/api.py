@@ -68,9 +68,10 @@ class Runtime:
     Safe for threads: calls may run at the same time, each with frames of its own; parameters and the random stream are
     shared.
 
-    `compiler`: None compiles in the background if a compiler is installed (the extra `farm`), "embedded" demands one, "off"
-    interprets everything; a `hotblock.jit.Compiler` is used as it is. `preset`: "inference" compiles after 3 entries of
-    a segment, "default" after 8; `hot_threshold` is any other number. `capacity`: how many compiled versions are kept.
+    `compiler`: None compiles in the background if a compiler is installed (the extra `farm`), "embedded" demands one,
+    "grpc://host:port[,host:port]" (grpcs:// for TLS, grpc+unix:///path) asks a farm that hosts share, "off" interprets
+    everything; a `hotblock.jit.Compiler` is used as it is. `preset`: "inference" compiles after 3 entries of a segment,
+    "default" after 8; `hot_threshold` is any other number. `capacity`: how many compiled versions are kept.
     `deny`: names of functions (or segments, as `report` has them) that are never compiled.
     """
 
@@ -133,29 +134,34 @@ class Runtime:
 
     # ---- loading
 
-    def load(self, source: Function | Program | str | os.PathLike[str]) -> Any:
+    def load(self, source: Function | Program | str | os.PathLike[str], *, warm_wait: float = 0.0) -> Any:
         """A callable for an `@hb.function`, a `Program`, or the path of a .hbasm or .hbc file.
+
+        With a farm as the compiler, what other hosts have made of the program is fetched; `warm_wait` waits at most so many
+        seconds for it (for an `@hb.function` at the first call with arguments of a structure).
 
         Raises ProgramError for a program that does not verify, ShapeError or DTypeError for one that no input makes right.
         """
         self._demand_open()
         if isinstance(source, Function):
-            return LoadedPython(self, source)
+            return LoadedPython(self, source, warm_wait)
         if isinstance(source, Program):
-            return LoadedProgram(self, source)
+            return LoadedProgram(self, source, warm_wait)
         if isinstance(source, (str, os.PathLike)):
-            return LoadedProgram(self, files.load(source))
+            return LoadedProgram(self, files.load(source), warm_wait)
         hint = "; decorate it with @hb.function" if callable(source) else ""
         raise HotblockError(f"load takes an @hb.function, a Program or a path, not {source!r:.60}{hint}")
 
-    def _code(self, program: Program) -> dict[str, Code]:
+    def _code(self, program: Program, warm_wait: float) -> dict[str, Code]:
         verify(program)
         entry = program.entry_function
         # Other functions are checked as they run: a program is not useless because one of them is.
         if entry is not None and sum(len(block.instructions) for block in entry.blocks) <= _MAX_INFERRED:
             infer_function(program, entry.name)
         entries = self._driver.entries if self._compiler is not None else None
-        return load_program(program, self._maker, self._instrument, entries)
+        codes = load_program(program, self._maker, self._instrument, entries)
+        self._driver.prefetch(warm_wait)
+        return codes
 
     # ---- values
 
@@ -277,9 +283,10 @@ class LoadedFunction:
 class LoadedProgram:
     """A loaded program. Calling it runs its entry: the declared one, `main`, or the only function."""
 
-    def __init__(self, runtime: Runtime, program: Program) -> None:
+    def __init__(self, runtime: Runtime, program: Program, warm_wait: float) -> None:
         self.program = program
-        self._functions = {name: LoadedFunction(runtime, code) for name, code in runtime._code(program).items()}
+        codes = runtime._code(program, warm_wait)
+        self._functions = {name: LoadedFunction(runtime, code) for name, code in codes.items()}
 
     def __getitem__(self, name: str) -> LoadedFunction:
         """The function called `name`. Raises NotFoundError."""
@@ -300,8 +307,9 @@ class LoadedProgram:
 class LoadedPython:
     """A loaded `@hb.function`: compiled for each structure of arguments it is called with."""
 
-    def __init__(self, runtime: Runtime, function: Function) -> None:
+    def __init__(self, runtime: Runtime, function: Function, warm_wait: float) -> None:
         self._runtime = runtime
+        self._warm_wait = warm_wait
         self.function = function
         self._codes: dict[Compiled, Code] = {}
         self._flat: dict[tuple[type, ...], tuple[Code, Compiled]] = {}
@@ -322,7 +330,7 @@ class LoadedPython:
                 if code is None:
                     program = compiled.program
                     assert program.entry is not None
-                    code = runtime._code(program)[program.entry]
+                    code = runtime._code(program, self._warm_wait)[program.entry]
                     if len(self._codes) >= MAX_STRUCTURES:
                         self._codes.clear()
                     self._codes[compiled] = code

@@ -121,7 +121,7 @@ MEMORY = (
     "real = w.answer\n"
     "def answer(request, dump):\n    x = []\n    try:\n        while True: x.append(bytearray(64 << 20))\n"
     "    except MemoryError as error:\n        import hotblock_proto.v1.artifact_pb2 as pb\n"
-    "        return pb.CompileReply(id=request.id, outcome=pb.CompileReply.OUTCOME_FAILED, log='MemoryError')\n"
+    "        return pb.CompileResult(id=request.id, outcome=pb.CompileResult.OUTCOME_FAILED, log='MemoryError')\n"
     "w.answer = answer\nw.main()\n"
 )
 

@@ -17,9 +17,9 @@ from hotblock_proto.v1 import artifact_pb2 as pb
 __all__ = ["InProcess"]
 
 _OUTCOMES = {
-    pb.CompileReply.OUTCOME_ARTIFACT: Outcome.ARTIFACT,
-    pb.CompileReply.OUTCOME_REFUSED: Outcome.REFUSED,
-    pb.CompileReply.OUTCOME_FAILED: Outcome.FAILED,
+    pb.CompileResult.OUTCOME_ARTIFACT: Outcome.ARTIFACT,
+    pb.CompileResult.OUTCOME_REFUSED: Outcome.REFUSED,
+    pb.CompileResult.OUTCOME_FAILED: Outcome.FAILED,
 }
 
 
@@ -45,7 +45,7 @@ class InProcess:
 
     def submit(self, job: Job) -> None:
         self.jobs += 1
-        request = pb.CompileRequest(
+        request = pb.CompileJob(
             id=job.number,
             namespace=job.namespace,
             segment=job.segment,
@@ -53,10 +53,10 @@ class InProcess:
             target=job.target,
         )
         reply = answer(request, None)
-        if reply.outcome == pb.CompileReply.OUTCOME_FAILED:
+        if reply.outcome == pb.CompileResult.OUTCOME_FAILED:
             self.failures.append(reply.log)
         envelope = b""
-        if reply.outcome == pb.CompileReply.OUTCOME_ARTIFACT:
+        if reply.outcome == pb.CompileResult.OUTCOME_ARTIFACT:
             envelope = sealed(reply.envelope, self._signer, "tests")
             self.envelopes.append(envelope)
         self._deliver(

@@ -261,7 +261,7 @@ class Statistics(_message.Message):
 Global___Statistics: _TypeAlias = Statistics  # noqa: Y015
 
 @_typing.final
-class CompileRequest(_message.Message):
+class CompileJob(_message.Message):
     """Between a runtime and the supervisor of its compile workers, length-framed on a pipe."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -272,6 +272,7 @@ class CompileRequest(_message.Message):
     SHAPE_CLASS_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     namespace: _builtins.str
     segment: _builtins.bytes
@@ -281,6 +282,8 @@ class CompileRequest(_message.Message):
     target: _builtins.str
     workers: _builtins.int
     """how many processes may compile"""
+    cancel: _builtins.bool
+    """give up the job `id`; it is answered as crashed"""
     def __init__(
         self,
         *,
@@ -290,50 +293,51 @@ class CompileRequest(_message.Message):
         shape_class: _builtins.bytes = ...,
         target: _builtins.str = ...,
         workers: _builtins.int = ...,
+        cancel: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "namespace", b"namespace", "segment", b"segment", "shape_class", b"shape_class", "target", b"target", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "id", b"id", "namespace", b"namespace", "segment", b"segment", "shape_class", b"shape_class", "target", b"target", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CompileRequest: _TypeAlias = CompileRequest  # noqa: Y015
+Global___CompileJob: _TypeAlias = CompileJob  # noqa: Y015
 
 @_typing.final
-class CompileReply(_message.Message):
+class CompileResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Outcome:
         ValueType = _typing.NewType("ValueType", _builtins.int)
         V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CompileReply._Outcome.ValueType], _builtins.type):
+    class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CompileResult._Outcome.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
-        OUTCOME_UNSPECIFIED: CompileReply._Outcome.ValueType  # 0
-        OUTCOME_ARTIFACT: CompileReply._Outcome.ValueType  # 1
-        OUTCOME_REFUSED: CompileReply._Outcome.ValueType  # 2
+        OUTCOME_UNSPECIFIED: CompileResult._Outcome.ValueType  # 0
+        OUTCOME_ARTIFACT: CompileResult._Outcome.ValueType  # 1
+        OUTCOME_REFUSED: CompileResult._Outcome.ValueType  # 2
         """deterministic: these instructions have no translation"""
-        OUTCOME_FAILED: CompileReply._Outcome.ValueType  # 3
+        OUTCOME_FAILED: CompileResult._Outcome.ValueType  # 3
         """the toolchain failed"""
-        OUTCOME_CRASHED: CompileReply._Outcome.ValueType  # 4
+        OUTCOME_CRASHED: CompileResult._Outcome.ValueType  # 4
         """the worker died, hung or ran out of memory"""
-        OUTCOME_STARVED: CompileReply._Outcome.ValueType  # 5
+        OUTCOME_STARVED: CompileResult._Outcome.ValueType  # 5
         """the worker got no processor in time"""
-        OUTCOME_HELLO: CompileReply._Outcome.ValueType  # 6
+        OUTCOME_HELLO: CompileResult._Outcome.ValueType  # 6
         """the supervisor is there; `envelope` is its public key"""
 
     class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper): ...
-    OUTCOME_UNSPECIFIED: CompileReply.Outcome.ValueType  # 0
-    OUTCOME_ARTIFACT: CompileReply.Outcome.ValueType  # 1
-    OUTCOME_REFUSED: CompileReply.Outcome.ValueType  # 2
+    OUTCOME_UNSPECIFIED: CompileResult.Outcome.ValueType  # 0
+    OUTCOME_ARTIFACT: CompileResult.Outcome.ValueType  # 1
+    OUTCOME_REFUSED: CompileResult.Outcome.ValueType  # 2
     """deterministic: these instructions have no translation"""
-    OUTCOME_FAILED: CompileReply.Outcome.ValueType  # 3
+    OUTCOME_FAILED: CompileResult.Outcome.ValueType  # 3
     """the toolchain failed"""
-    OUTCOME_CRASHED: CompileReply.Outcome.ValueType  # 4
+    OUTCOME_CRASHED: CompileResult.Outcome.ValueType  # 4
     """the worker died, hung or ran out of memory"""
-    OUTCOME_STARVED: CompileReply.Outcome.ValueType  # 5
+    OUTCOME_STARVED: CompileResult.Outcome.ValueType  # 5
     """the worker got no processor in time"""
-    OUTCOME_HELLO: CompileReply.Outcome.ValueType  # 6
+    OUTCOME_HELLO: CompileResult.Outcome.ValueType  # 6
     """the supervisor is there; `envelope` is its public key"""
 
     ID_FIELD_NUMBER: _builtins.int
@@ -343,7 +347,7 @@ class CompileReply(_message.Message):
     LOG_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    outcome: Global___CompileReply.Outcome.ValueType
+    outcome: Global___CompileResult.Outcome.ValueType
     envelope: _builtins.bytes
     log: _builtins.str
     seconds: _builtins.float
@@ -356,7 +360,7 @@ class CompileReply(_message.Message):
         self,
         *,
         id: _builtins.int = ...,
-        outcome: Global___CompileReply.Outcome.ValueType = ...,
+        outcome: Global___CompileResult.Outcome.ValueType = ...,
         envelope: _builtins.bytes = ...,
         refused: _abc.Iterable[_builtins.int] | None = ...,
         log: _builtins.str = ...,
@@ -368,4 +372,4 @@ class CompileReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CompileReply: _TypeAlias = CompileReply  # noqa: Y015
+Global___CompileResult: _TypeAlias = CompileResult  # noqa: Y015

@@ -6,12 +6,16 @@ cannot be read, verified or compiled; 4 a limit was reached.
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import click
 
 from hotblock import __version__
 from hotblock.cli.demo import demo
 from hotblock.cli.doctor import doctor
 from hotblock.cli.jit import jit, lower
+from hotblock.cli.keys import keys
+from hotblock.cli.lazy import LazyCommand
 from hotblock.cli.programs import asm, dis, verify
 from hotblock.cli.report import ErrorGroup
 from hotblock.cli.run import run
@@ -37,5 +41,7 @@ def main(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for _command in (run, asm, dis, verify, jit, lower, doctor, demo):
+for _command in (run, asm, dis, verify, jit, lower, keys, doctor, demo):
     main.add_command(_command)
+for _point in entry_points(group="hotblock.commands"):
+    main.add_command(LazyCommand(_point))

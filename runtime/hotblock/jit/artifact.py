@@ -80,7 +80,8 @@ class Code:
     stride_places: tuple[int, ...]
     packer: struct.Struct
     statistics: Statistics
-    digest: str
+    specialization: bytes
+    engine: bytes
 
 
 def load(envelope: bytes, verifier: Verifier, segment: Segment, shape_class: ShapeClass, specialization: bytes) -> Code:
@@ -172,7 +173,8 @@ def _code(message: pb.Artifact, segment: Segment, shape_class: ShapeClass) -> Co
             statistics.fused,
             statistics.compile_seconds,
         ),
-        message.specialization.hex(),
+        message.specialization,
+        message.engine,
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hotblock_cache.signing import Verifier
 
-__all__ = ["Compiler", "Decline", "Job", "Outcome", "Reply"]
+__all__ = ["Compiler", "Decline", "Job", "Outcome", "Reply", "WarmCache"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Reply:
     refused: frozenset[int] = frozenset()
     log: str = ""
     seconds: float = 0.0
+    namespace: str = ""  # that the artifact is for; that of the job if empty
+    checked: bool = False  # some host has compared this code with its interpreter, and it agreed
 
 
 class Compiler(Protocol):
@@ -64,6 +67,27 @@ class Compiler(Protocol):
 
     def close(self) -> None:
         """Stop everything that was started. Jobs that are under way are not answered."""
+        ...
+
+
+@runtime_checkable
+class WarmCache(Protocol):
+    """A compiler that may have code before it is asked to compile. All methods return at once; nothing raises."""
+
+    def knows(self, segment: bytes) -> bool:
+        """Whether `find` is worth asking. No lock, no I/O."""
+        ...
+
+    def find(self, segment: bytes, shape_class: bytes, target: str) -> tuple[Reply, Verifier] | None:
+        """What is in memory for a class of a segment (its digest). No I/O."""
+        ...
+
+    def warm(self, segments: Sequence[bytes], target: str) -> threading.Event:
+        """Bring what others have of these segments into memory; set when that is done or has failed."""
+        ...
+
+    def compared(self, segment: bytes, shape_class: bytes, target: str, engine: bytes, agreed: bool) -> None:
+        """Tell the others how a comparison went."""
         ...
 
 

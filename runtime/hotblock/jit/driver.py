@@ -23,9 +23,10 @@ import numpy as np
 
 from hotblock.devices.native import Threads, address_of, host_target, threads
 from hotblock.errors import HotblockError
+from hotblock.jit import artifact
 from hotblock.jit.artifact import Pack, load
 from hotblock.jit.binding import Bound
-from hotblock.jit.compiler import Compiler, Job, Outcome, Reply
+from hotblock.jit.compiler import Compiler, Job, Outcome, Reply, WarmCache
 from hotblock.jit.heat import is_hot
 from hotblock.jit.memory import ThreadMemory
 from hotblock.jit.policy import FAILURES_TO_BAN, Backoff, Degrade, pool_size
@@ -91,15 +92,17 @@ class Driver:
         self.target = host_target()
         self.counters = Counters()
         self.units: list[Unit] = []
+        self._fresh: list[Unit] = []  # whose segments no cache has been asked about
         self.installed = Installed(settings.capacity, self._evicted)
         self.ticks = self.installed.ticks
         self._compiler = compiler
+        self.warm = compiler if isinstance(compiler, WarmCache) else None
         self._lock = threading.Condition()
         self.degrade = Degrade()
         self._backoff = Backoff()
         self._random = random.Random()
         self._generations = itertools.count(1)
-        self._pending: dict[int, tuple[Unit, Version, bytes]] = {}
+        self._pending: dict[int, tuple[Unit, Version, Job]] = {}
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # whether entries ran code
         self._packed = 0
         self._unpacked: deque[int] = deque()  # sizes that finalizers, on any thread, say are free
@@ -129,6 +132,7 @@ class Driver:
             unit.recut = lambda refused: self._recut(code, unit, refused, make)
             with self._lock:
                 self.units.append(unit)
+                self._fresh.append(unit)
             return unit
 
         return make
@@ -141,6 +145,7 @@ class Driver:
             self.units.remove(unit)
         positions = unit.places()
         code.recut(unit.node, frozenset(positions[number] for number in refused), unit.dying, maker)
+        self.prefetch(0)
 
     # ---- what entries report
 
@@ -186,6 +191,9 @@ class Driver:
         self.release(version)
         if version.state is not State.READY:
             return
+        code = version.candidate
+        if self.warm is not None and code is not None and version.shape_class is not None and self.target is not None:
+            self.warm.compared(unit.digest, version.shape_class.encode(), self.target, code.engine, not wrong)
         if wrong:
             version.log = wrong
             self._event(version, Event.DIFFERED, Reason.DIFFERS)
@@ -253,12 +261,54 @@ class Driver:
             version.state, _ = step(version.state, Event.HOT)
             version.reason, version.generation = Reason.REQUESTED, number
             shape_class = version.shape_class.encode()
-            specialization = Specialization(_NAMESPACE, unit.digest, shape_class, self.target).digest
-            self._pending[number] = unit, version, specialization
+            workers = pool_size(os.cpu_count() or 1, len(self._pending) + 1)
+            job = Job(number, _NAMESPACE, unit.encoded, shape_class, self.target, workers)
+            self._pending[number] = unit, version, job
             self.counters.requested += 1
             self.degrade.request(number, now)
-            workers = pool_size(os.cpu_count() or 1, len(self._pending))
-        self._compiler.submit(Job(number, _NAMESPACE, unit.encoded, shape_class, self.target, workers))
+        self._compiler.submit(job)
+
+    # ---- what a cache has
+
+    def adopt(self, unit: Unit, version: Version) -> artifact.Code | None:
+        """Code that a cache has for a version, installed if a host has compared it, else to be compared at this entry. Runs
+        on a caller's thread, once a version: what is in memory is verified and mapped in a few milliseconds."""
+        warm, shape_class = self.warm, version.shape_class
+        if warm is None or shape_class is None or self.target is None or not warm.knows(unit.digest):
+            return None
+        version.sought = True
+        found = warm.find(unit.digest, shape_class.encode(), self.target)
+        if found is None or version.state is not State.COLD:
+            return None
+        reply, verifier = found
+        specialization = self._specialization(unit, shape_class.encode(), reply)
+        try:
+            code = load(reply.envelope, verifier, unit.segment, shape_class, specialization)
+        except HotblockError as error:
+            version.log = error.message
+            return None
+        with self._lock:
+            if version.state is not State.COLD:
+                return version.code
+            version.candidate = code
+        self._event(version, Event.FOUND)
+        if reply.checked:
+            self._event(version, Event.AGREED)
+        return version.code
+
+    def prefetch(self, wait: float) -> None:
+        """Bring what others have of segments that are new here near, waiting at most so many seconds for it."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, []
+        if self.warm is not None and self.target is not None and fresh and not self._closed:
+            done = self.warm.warm(list(dict.fromkeys(unit.digest for unit in fresh)), self.target)
+            if wait > 0:
+                done.wait(wait)
+
+    def _specialization(self, unit: Unit, shape_class: bytes, reply: Reply) -> bytes:
+        """What an artifact has to be for."""
+        assert self.target is not None
+        return Specialization(reply.namespace or _NAMESPACE, unit.digest, shape_class, self.target).digest
 
     def _deliver(self, reply: Reply, verifier: Verifier) -> None:
         """A reply, on the compiler's thread."""
@@ -266,9 +316,10 @@ class Driver:
             found = self._pending.get(reply.number)
         if found is None:
             return
-        unit, version, specialization = found
+        unit, version, job = found
         try:
             if version.generation == reply.number and not self._closed:
+                specialization = self._specialization(unit, job.shape_class, reply)
                 self._settle(unit, version, reply, verifier, specialization)
         except Exception as error:  # a fault of ours: it must not end the compiler's thread, nor leave anybody waiting
             _logger.exception("%s: a reply could not be used", unit.name)
@@ -318,6 +369,8 @@ class Driver:
             self.counters.completed += 1
             self.counters.seconds.append(code.statistics.seconds)
         self._event(version, Event.ARTIFACT)
+        if reply.checked:
+            self._event(version, Event.AGREED)
 
     def _failed(self, unit: Unit, version: Version, reason: Reason) -> None:
         """A failure that may be chance, until it is the third in a row."""

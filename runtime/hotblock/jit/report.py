@@ -211,7 +211,7 @@ def explain(driver: Driver, name: str) -> Explanation | None:
             "reason": "" if v.state is State.INSTALLED else v.reason.value,
             "entries": v.entries,
             "failures": v.failures,
-            "artifact": v.code.digest if v.code is not None else "",
+            "artifact": v.code.specialization.hex() if v.code is not None else "",
             "log": v.log,
         }
         for v in found.versions()

@@ -26,6 +26,7 @@ class State(Enum):
 class Event(Enum):
     HOT = "hot"  # entered often enough
     ARTIFACT = "artifact"  # verified and mapped
+    FOUND = "found"  # the same, and nobody had to ask for it: a cache had it
     REFUSED = "refused"  # the compiler has no translation
     FAILED = "failed"  # a failure that may be chance
     FAILED_AGAIN = "failed_again"  # the third in a row
@@ -52,6 +53,7 @@ class Effect(Enum):
 
 TRANSITIONS: Final[dict[tuple[State, Event], tuple[State, Effect]]] = {
     (State.COLD, Event.HOT): (State.REQUESTED, Effect.REQUEST),
+    (State.COLD, Event.FOUND): (State.READY, Effect.CHECK),
     (State.COLD, Event.DROPPED): (State.COLD, Effect.NOTHING),
     (State.REQUESTED, Event.ARTIFACT): (State.READY, Effect.CHECK),
     (State.REQUESTED, Event.REFUSED): (State.BANNED, Effect.NOTHING),

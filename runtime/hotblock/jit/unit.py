@@ -104,7 +104,8 @@ class Unit:
                 return self._miss(Reason.UNKNOWN_PARAMETER)
         else:
             values = [registers[source] for source in self._registers]
-        if self.entries < self._cold_entries and not self.compiled:
+        warm = driver.warm
+        if self.entries < self._cold_entries and not self.compiled and (warm is None or not warm.knows(self.digest)):
             # Far from hot: which class this is does not matter yet.
             empty = any(v.__class__ is TensorValue and not v.layout.elements for v in values)
             return False if empty else self._miss(Reason.COLD)
@@ -119,6 +120,8 @@ class Unit:
         if version is None:
             return self._miss(bound.reason) if bound.reason is not Reason.EMPTY else False
         code = version.code
+        if code is None and warm is not None and not version.sought:
+            code = driver.adopt(self, version)
         if code is None:
             return self._without_code(bound, version, values, registers)
         return self._run(bound, version, code, values, registers)

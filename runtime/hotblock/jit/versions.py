@@ -27,6 +27,7 @@ class Version:
     code: Code | None = None  # what entries run; set and cleared in one step
     candidate: Code | None = None  # loaded, not compared yet
     checking: bool = False
+    sought: bool = False  # whether a warm cache has been asked
     generation: int = 0  # of the request under way
     failures: int = 0  # in a row
     losses: int = 0  # in a row

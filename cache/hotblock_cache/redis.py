@@ -1,0 +1,159 @@
+"""The third tier: a Redis (or Valkey) that hosts share. Only a farm writes; a runtime reads, or has no access at all.
+
+    hb:1:<ns>:{<segment>}:idx:<specialization>   hash: engine -> entry
+    hb:1:<ns>:{<segment>}:cls:<target>           zset: specializations by last use
+    hb:1:<ns>:segments                           set: segments there are, for people
+    hb:1:<ns>:{<digest>}                         an envelope
+
+Everything has a time to live, so a server with `maxmemory-policy volatile-lru` evicts this and not the queue. Library
+defaults are not used: they wait for seconds and retry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from hotblock_cache.errors import StoreError
+from hotblock_cache.store import MAX_ENGINES, Entry, Place
+
+__all__ = ["RedisSettings", "RedisTier", "connect"]
+
+_SPECIALIZATIONS: Final = 256
+"""Specializations of a segment and target that the index orders by use."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSettings:
+    """Seconds for a connection and for an operation; how long what is not used is kept."""
+
+    url: str
+    connect: float = 0.05
+    operation: float = 0.02
+    keep: int = 30 * 24 * 3600
+
+
+def connect(settings: RedisSettings) -> Any:
+    """A client that fails within its budget. Nothing is connected yet. Raises StoreError for a URL that is none."""
+    try:
+        return redis.Redis.from_url(
+            settings.url,
+            socket_connect_timeout=settings.connect,
+            socket_timeout=settings.operation,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            health_check_interval=0,
+        )
+    except ValueError as error:
+        raise StoreError(f"not the URL of a Redis: {error}", reason="url") from None
+
+
+class RedisTier:
+    """See `hotblock_cache.store.Tier`."""
+
+    name = "redis"
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._keep = settings.keep
+        self._client = connect(settings)
+
+    def entries(self, place: Place) -> list[Entry]:
+        with _errors():
+            stored = self._client.hgetall(_index(place))
+        found = []
+        for data in stored.values():
+            try:
+                found.append(Entry.decode(data))
+            except StoreError:
+                continue  # somebody else's bytes under our name are nothing
+        return found
+
+    def blob(self, namespace: str, digest: bytes) -> bytes | None:
+        with _errors():
+            data: bytes | None = self._client.get(_blob(namespace, digest))
+        return data
+
+    def put(self, place: Place, entry: Entry, envelope: bytes) -> None:
+        with _errors():
+            self._client.set(_blob(place.namespace, entry.digest), envelope, ex=self._keep)
+        self.note(place, entry)
+        with _errors():
+            engines = self._client.hkeys(_index(place))
+            if len(engines) > MAX_ENGINES:
+                others = [engine for engine in engines if engine != entry.engine]
+                self._client.hdel(_index(place), *others[: len(engines) - MAX_ENGINES])
+
+    def note(self, place: Place, entry: Entry) -> None:
+        index, recent = _index(place), _recent(place.namespace, place.segment, entry.target)
+        with _errors():
+            # One hash tag, so that a cluster takes it as one transaction.
+            pipe = self._client.pipeline(transaction=True)
+            pipe.hset(index, entry.engine, entry.encode())
+            pipe.expire(index, self._keep)
+            pipe.zadd(recent, {place.specialization: time.time()})
+            pipe.zremrangebyrank(recent, 0, -_SPECIALIZATIONS - 1)
+            pipe.expire(recent, self._keep)
+            pipe.execute()
+            segments = _segments(place.namespace)
+            self._client.sadd(segments, place.segment)
+            self._client.expire(segments, self._keep)
+
+    def drop(self, place: Place, engine: bytes) -> None:
+        with _errors():
+            self._client.hdel(_index(place), engine)
+
+    def recent(self, namespace: str, segment: bytes, target: str) -> list[bytes]:
+        with _errors():
+            found: list[bytes] = self._client.zrevrange(_recent(namespace, segment, target), 0, -1)
+        return found
+
+    def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
+        with _errors():
+            segments = self._client.smembers(_segments(namespace))
+        for segment in segments:
+            head = f"hb:1:{namespace}:{{{segment.hex()}}}:idx:"
+            with _errors():
+                keys = list(self._client.scan_iter(match=f"{head}*", count=1000))
+            for key in keys:
+                place = Place(namespace, segment, bytes.fromhex(key.decode()[len(head) :]))
+                for entry in self.entries(place):
+                    yield place, entry
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+
+def _index(place: Place) -> str:
+    return f"hb:1:{place.namespace}:{{{place.segment.hex()}}}:idx:{place.specialization.hex()}"
+
+
+def _recent(namespace: str, segment: bytes, target: str) -> str:
+    return f"hb:1:{namespace}:{{{segment.hex()}}}:cls:{target}"
+
+
+def _segments(namespace: str) -> str:
+    return f"hb:1:{namespace}:segments"
+
+
+def _blob(namespace: str, digest: bytes) -> str:
+    return f"hb:1:{namespace}:{{{digest.hex()}}}"
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise StoreError(f"Redis does not answer: {error}", reason="unreachable") from None
+    except redis.OutOfMemoryError as error:
+        raise StoreError(f"Redis has no room: {error}", reason="full") from None
+    except redis.RedisError as error:
+        raise StoreError(f"Redis refuses: {error}", reason="refused") from None

@@ -1,0 +1,112 @@
+"""What every tier of the cache does: an index from specializations to digests, and blobs by digest (FLEET, Cache)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from hotblock_cache.errors import StoreError
+from hotblock_proto.v1 import farm_pb2 as pb
+
+__all__ = ["MAX_ENGINES", "Entry", "Found", "Place", "Tier", "digest_of"]
+
+MAX_ENGINES: Final = 4
+"""Engines whose code for one specialization is kept."""
+
+
+def digest_of(envelope: bytes) -> bytes:
+    """The name of a blob."""
+    return hashlib.sha256(envelope).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the index keeps a specialization. Code is not shared between namespaces."""
+
+    namespace: str
+    segment: bytes
+    specialization: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One engine's code for a specialization."""
+
+    engine: bytes
+    digest: bytes
+    size: int  # bytes of the envelope
+    target: str
+    compile_ms: int = 0
+    checked: bool = False  # a runtime has compared it with its interpreter, and it agreed
+
+    def encode(self) -> bytes:
+        return pb.IndexEntry(
+            engine=self.engine,
+            digest=self.digest,
+            size=self.size,
+            target=self.target,
+            compile_ms=self.compile_ms,
+            checked=self.checked,
+        ).SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Entry:
+        """Raises StoreError for bytes that are no entry."""
+        try:
+            found = pb.IndexEntry.FromString(data)
+        except DecodeError:
+            raise StoreError("an index entry that cannot be read", reason="corrupt") from None
+        if len(found.engine) != 32 or len(found.digest) != 32:
+            raise StoreError("an index entry without its digests", reason="corrupt")
+        return cls(found.engine, found.digest, found.size, found.target, found.compile_ms, found.checked)
+
+    def agreed(self) -> Entry:
+        """The same, compared."""
+        return replace(self, checked=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry with its blob, whose digest is right. The envelope is hostile until it is opened."""
+
+    place: Place
+    entry: Entry
+    envelope: bytes
+
+
+class Tier(Protocol):
+    """One place that keeps entries and blobs. Safe for threads. Every method raises StoreError where the tier is out of
+    order; what is merely not there is no error."""
+
+    @property
+    def name(self) -> str: ...
+
+    def entries(self, place: Place) -> list[Entry]:
+        """What the index has, at most one an engine."""
+        ...
+
+    def blob(self, namespace: str, digest: bytes) -> bytes | None: ...
+
+    def put(self, place: Place, entry: Entry, envelope: bytes) -> None:
+        """Keep an entry with its blob. The blob is there before the entry is."""
+        ...
+
+    def note(self, place: Place, entry: Entry) -> None:
+        """Replace what the index says of an engine, whose blob is there."""
+        ...
+
+    def drop(self, place: Place, engine: bytes) -> None:
+        """Forget an engine's entry."""
+        ...
+
+    def recent(self, namespace: str, segment: bytes, target: str) -> list[bytes]:
+        """Specializations of a segment for a target, the last used first."""
+        ...
+
+    def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
+        """All there is."""
+        ...

@@ -1,0 +1,145 @@
+"""Tiers in a row: the nearest is asked first, and what a further one has is kept in those before it.
+
+A tier that fails is left alone by its breaker; a cache that cannot be used is a cache that has nothing. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hotblock_cache.breaker import Breaker, BreakerSettings
+from hotblock_cache.errors import StoreError
+from hotblock_cache.store import Entry, Found, Place, Tier, digest_of
+
+__all__ = ["Layer", "Tiers"]
+
+_logger = logging.getLogger("hotblock.cache")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A tier with its breaker. `writable`: whether finds of further tiers, and what is put, are kept in it."""
+
+    tier: Tier
+    breaker: Breaker
+    writable: bool = True
+
+    @classmethod
+    def of(cls, tier: Tier, budget: float, writable: bool = True) -> Layer:
+        """With a breaker that bears `budget` seconds a call."""
+        return cls(tier, Breaker(BreakerSettings(budget)), writable)
+
+
+class Tiers:
+    """Safe for threads. `hits` counts finds by tier, `misses` by reason, `errors` by tier and reason."""
+
+    def __init__(self, layers: Sequence[Layer], sound: Callable[[Found], bool] = lambda found: True) -> None:
+        """`sound`: whether an envelope is signed, and is what its place says; one that is not is forgotten."""
+        self.layers = tuple(layers)
+        self._sound = sound
+        self.hits: Counter[str] = Counter()
+        self.misses: Counter[str] = Counter()
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def find(self, place: Place, accepts: Callable[[Entry], bool] = lambda entry: True) -> Found | None:
+        """An entry that is accepted, with its blob."""
+        reason = "absent"
+        for number, layer in enumerate(self.layers):
+            entries = self._ask(layer, lambda tier: tier.entries(place)) or []
+            # What has been compared before what has not.
+            for entry in sorted(filter(accepts, entries), key=lambda entry: not entry.checked):
+                found = self._whole(layer, place, entry)
+                if found is None:
+                    reason = "blob"
+                    continue
+                self._count(self.hits, layer.tier.name)
+                self._fill(self.layers[:number], found)
+                return found
+            if entries and reason == "absent" and not any(map(accepts, entries)):
+                reason = "engine"
+        self._count(self.misses, reason)
+        return None
+
+    def put(self, found: Found) -> None:
+        """Keep code in every tier that may be written."""
+        self._fill(self.layers, found)
+
+    def note(self, place: Place, entry: Entry) -> None:
+        """Change what the index says of an engine, wherever it is known."""
+        for layer in self.layers:
+            known = self._ask(layer, lambda tier: tier.entries(place)) or []
+            if layer.writable and any(one.engine == entry.engine for one in known):
+                self._ask(layer, lambda tier: tier.note(place, entry))
+
+    def drop(self, place: Place, engine: bytes) -> None:
+        """Forget an engine's code for a specialization, everywhere."""
+        for layer in self.layers:
+            if layer.writable:
+                self._ask(layer, lambda tier: tier.drop(place, engine))
+
+    def recent(self, namespace: str, segment: bytes, target: str) -> list[bytes]:
+        """Specializations of a segment that any tier has, the last used first as the nearest tier sees it."""
+        found: dict[bytes, None] = {}
+        for layer in self.layers:
+            found.update(dict.fromkeys(self._ask(layer, lambda tier: tier.recent(namespace, segment, target)) or ()))
+        return list(found)
+
+    def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
+        """All entries, each once."""
+        seen: set[tuple[Place, bytes]] = set()
+        for layer in self.layers:
+            for place, entry in self._ask(layer, lambda tier: list(tier.everything(namespace))) or ():
+                if (place, entry.engine) not in seen:
+                    seen.add((place, entry.engine))
+                    yield place, entry
+
+    def _whole(self, layer: Layer, place: Place, entry: Entry) -> Found | None:
+        """An entry with its blob, if that is there and is what it should be."""
+        envelope = self._ask(layer, lambda tier: tier.blob(place.namespace, entry.digest))
+        if envelope is not None:
+            found = Found(place, entry, envelope)
+            if digest_of(envelope) == entry.digest and self._sound(found):
+                return found
+            self._count(self.errors, (layer.tier.name, "bad_blob"))
+            _logger.warning("cache tier %s: a blob is not what it should be; forgotten", layer.tier.name)
+        if layer.writable:
+            # An entry without its blob is no use to anybody.
+            self._ask(layer, lambda tier: tier.drop(place, entry.engine))
+        return None
+
+    def _fill(self, layers: Sequence[Layer], found: Found) -> None:
+        for layer in layers:
+            if layer.writable:
+                self._ask(layer, lambda tier: tier.put(found.place, found.entry, found.envelope))
+
+    def _ask(self, layer: Layer, call: Callable[[Tier], _T]) -> _T | None:
+        if not layer.breaker.allows():
+            self._count(self.errors, (layer.tier.name, "open"))
+            return None
+        began = time.monotonic()
+        try:
+            result = call(layer.tier)
+        except StoreError as error:
+            before = layer.breaker.opened
+            layer.breaker.failed()
+            self._count(self.errors, (layer.tier.name, error.reason))
+            if layer.breaker.opened > before:
+                _logger.warning("cache tier %s is left alone for a while: %s", layer.tier.name, error)
+            return None
+        except BaseException:
+            layer.breaker.failed()
+            raise
+        layer.breaker.succeeded(time.monotonic() - began)
+        return result
+
+    def _count(self, counter: Counter[_T], key: _T) -> None:
+        with self._lock:
+            counter[key] += 1

@@ -1,0 +1,104 @@
+"""`hotblock farm`: found by the entry point `hotblock.commands`, since a runtime knows no farm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+from rich.console import Console
+from rich.table import Table
+
+from hotblock.errors import HotblockError
+from hotblock.jit.farm_client import FarmClient, FarmSettings
+from hotblock_cache.errors import CacheError
+from hotblock_cache.redis import RedisSettings
+from hotblock_farm.errors import FarmError
+from hotblock_farm.journal import journal
+from hotblock_farm.pool import PoolSettings
+from hotblock_farm.server import ServerSettings, Tls, serve
+
+__all__ = ["farm"]
+
+_path = click.Path(path_type=Path)
+
+
+@click.group()
+def farm() -> None:
+    """A compile farm that hosts share."""
+
+
+@farm.command("serve")
+@click.option("--listen", default="127.0.0.1:50151", show_default=True, help="host:port, or unix:/path.")
+@click.option("--workers", type=click.IntRange(1, 64), help="Compile processes. [default: a quarter of the processors]")
+@click.option("--key", type=_path, help="The private key to sign with (`hotblock keys new`).")
+@click.option("--disk", type=_path, help="A folder that keeps code.")
+@click.option("--redis", help="redis://host:port/0, where farms and hosts share code.")
+@click.option("--tokens", type=_path, help="The file of callers: a token, its namespace, perhaps admin on each line.")
+@click.option("--tls-cert", type=_path, help="The server's certificate, PEM.")
+@click.option("--tls-key", type=_path, help="Its private key, PEM.")
+@click.option("--tls-client-ca", type=_path, help="Demand client certificates signed by this authority, PEM.")
+@click.option("--drain", default=30.0, show_default=True, help="Seconds that calls have when the farm is stopped.")
+@click.option("--dump", type=_path, help="A folder into which every stage of every compile is written.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
+def serve_(**options: Any) -> None:
+    """Run a farm until it is told to stop (SIGTERM, Ctrl-C). Its log is JSON lines on standard error."""
+    if (options["tls_cert"] is None) != (options["tls_key"] is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    if options["key"] is None:
+        raise click.UsageError("give --key: `hotblock keys new FILE` makes one, and hosts trust FILE.pub")
+    settings = ServerSettings(
+        listen=options["listen"],
+        pool=PoolSettings(
+            workers=options["workers"] or max(1, (os.cpu_count() or 1) // 4),
+            key=str(options["key"]),
+            dump=str(options["dump"] or ""),
+        ),
+        disk=options["disk"],
+        redis=RedisSettings(options["redis"]) if options["redis"] else None,
+        tokens=options["tokens"],
+        tls=Tls(options["tls_cert"], options["tls_key"], options["tls_client_ca"]) if options["tls_cert"] else None,
+        drain=options["drain"],
+    )
+    journal(options["log_level"])
+    try:
+        asyncio.run(serve(settings, lambda address: click.echo(f"hotblock farm listens on {address}")))
+    except (FarmError, CacheError) as error:
+        raise HotblockError(str(error), reason=error.reason) from None
+
+
+@farm.command()
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(url: str, as_json: bool) -> None:
+    """What the farm at URL (grpc://host:port) compiles, for whom, and how busy it is."""
+    client = FarmClient(url, FarmSettings.from_environment())
+    try:
+        found = client.capabilities()
+    except grpc.RpcError as error:
+        raise HotblockError(f"{url}: {error.details()}", reason="farm") from None
+    finally:
+        client.close()
+    load = found.load
+    values = {
+        "version": found.version,
+        "namespace": found.namespace,
+        "engine": found.engine.hex(),
+        "abi": f"{found.abi_min}..{found.abi_max}",
+        "targets": list(found.targets),
+        "workers": load.workers,
+        "busy": load.busy,
+        "queued": load.queued,
+        "oldest_ms": load.oldest_ms,
+    }
+    if as_json:
+        click.echo(json.dumps(values))
+        return
+    table = Table(show_header=False)
+    for name, value in values.items():
+        table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
+    Console().print(table)

@@ -1,0 +1,201 @@
+"""A farm as a process: wiring, listening, health, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from hotblock_cache.disk import DiskTier
+from hotblock_cache.envelope import opened
+from hotblock_cache.errors import CacheError
+from hotblock_cache.memory import MemoryTier
+from hotblock_cache.redis import RedisSettings, RedisTier
+from hotblock_cache.store import Found
+from hotblock_cache.tiers import Layer, Tiers
+from hotblock_farm.errors import FarmError
+from hotblock_farm.identities import Identities
+from hotblock_farm.journal import write
+from hotblock_farm.pool import Pool, PoolSettings
+from hotblock_farm.queue import LocalQueue
+from hotblock_farm.service import FarmService
+from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
+
+__all__ = ["Server", "ServerSettings", "Tls", "serve"]
+
+_SERVICE: Final = farm_pb2.DESCRIPTOR.services_by_name["CompileFarm"].full_name
+_REDIS, _WORKERS = "redis", "workers"
+_MESSAGE: Final = 96 << 20
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # a second farm on the port is a mistake, not a helper
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_send_message_length", _MESSAGE),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files of the server's certificate and key; of the authority that signs clients' certificates, which then are
+    demanded."""
+
+    certificate: Path
+    key: Path
+    clients: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """`listen`: an address such as 127.0.0.1:50151 or unix:/path. `disk` and `redis`: where code is kept besides memory.
+    `tokens`: the file of callers. `drain`: seconds that calls under way have at the end."""
+
+    listen: str = "127.0.0.1:50151"
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    disk: Path | None = None
+    redis: RedisSettings | None = None
+    tokens: Path | None = None
+    tls: Tls | None = None
+    drain: float = 30.0
+
+    def check(self) -> None:
+        """Raises FarmError for settings that would be unsafe."""
+        local = self.listen.startswith(("unix:", "127.", "localhost:", "[::1]:"))
+        if not local and self.tls is None:
+            raise FarmError(
+                f"{self.listen} is not loopback: give --tls-cert and --tls-key, or listen on 127.0.0.1",
+                reason="plaintext",
+            )
+        if not local and self.tokens is None and (self.tls is None or self.tls.clients is None):
+            raise FarmError(
+                f"{self.listen} is not loopback: give --tokens or --tls-client-ca, or anybody could use the farm",
+                reason="open",
+            )
+
+
+class Server:
+    """A running farm. Belongs to one event loop."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """Raises FarmError or CacheError for settings that cannot be used."""
+        settings.check()
+        self.settings = settings
+        self.pool = Pool(settings.pool)
+        layers = [Layer.of(MemoryTier(), 0.001)]
+        if settings.disk is not None:
+            layers.append(Layer.of(DiskTier(settings.disk), 0.05))
+        if settings.redis is not None:
+            layers.append(Layer.of(RedisTier(settings.redis), settings.redis.operation))
+        self.tiers = Tiers(layers, self._is_sound)
+        self.service = FarmService(self.pool, LocalQueue(self.pool.load), self.tiers, Identities(settings.tokens))
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self.address = settings.listen
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start workers and listen. Raises FarmError."""
+        await self.pool.start()
+        farm_pb2_grpc.add_CompileFarmServicer_to_server(self.service, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        listen, tls = self.settings.listen, self.settings.tls
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, _credentials(tls))
+        except (RuntimeError, OSError) as error:
+            await self.pool.close()
+            raise FarmError(f"cannot listen on {listen}: {error}", reason="listen") from None
+        if not listen.startswith("unix:"):
+            self.address = f"{listen.rpartition(':')[0]}:{port}"
+        await self._server.start()
+        self._watch = asyncio.create_task(self._watch_health())
+
+    async def stop(self) -> None:
+        """Take no more calls, let those under way end, stop the workers."""
+        self.service.draining = True
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(self.settings.drain)
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        await self.pool.close()
+
+    async def _watch_health(self) -> None:
+        up, down = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        while True:
+            for name in ("", _SERVICE, _WORKERS):
+                await self._health.set(name, up)
+            for layer in self.tiers.layers:
+                if layer.tier.name == _REDIS:
+                    await self._health.set(_REDIS, down if layer.breaker.is_open else up)
+            await asyncio.sleep(1)
+
+    def _is_sound(self, found: Found) -> bool:
+        """Whether an envelope is signed by this farm's key and is what its place says. Code signed by another key of the
+        fleet is compiled anew here rather than passed on."""
+        try:
+            artifact = artifact_pb2.Artifact.FromString(opened(found.envelope, self.pool.verifier).payload)
+        except (CacheError, DecodeError):
+            return False
+        place = found.place
+        return (artifact.namespace, artifact.segment, artifact.specialization, artifact.engine) == (
+            place.namespace,
+            place.segment,
+            place.specialization,
+            found.entry.engine,
+        )
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Certificates are read again for each new connection, so that renewed ones are used without a restart."""
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        roots = tls.clients.read_bytes() if tls.clients is not None else None
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], roots)
+
+    try:
+        first = read()
+    except OSError as error:
+        raise FarmError(f"{error.filename}: {error.strerror}", reason="tls") from None
+    return grpc.dynamic_ssl_server_credentials(
+        first,
+        lambda: _renewed(read),  # type: ignore[arg-type, return-value]
+        require_client_authentication=tls.clients is not None,
+    )
+
+
+def _renewed(read: Callable[[], grpc.ServerCertificateConfiguration]) -> grpc.ServerCertificateConfiguration | None:
+    try:
+        return read()
+    except OSError:
+        return None  # half-way through a renewal: the old ones go on
+
+
+async def serve(settings: ServerSettings, started: Callable[[str], None]) -> None:
+    """Run a farm until SIGTERM or SIGINT; `started` is told its address. Raises FarmError, CacheError."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = Server(settings)
+    await server.start()
+    write("farm.start", address=server.address, workers=settings.pool.workers)
+    started(server.address)
+    await stop.wait()
+    write("farm.drain")
+    await server.stop()
+    write("farm.stop")

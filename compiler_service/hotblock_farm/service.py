@@ -1,0 +1,335 @@
+"""The RPCs of a farm. What a caller says is checked here, before anything is looked up, queued or compiled.
+
+The farm accepts no key: it hashes the bytes it gets, takes the namespace from who calls, and computes the rest itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from hotblock import __version__
+from hotblock_cache.keys import Recipe, Specialization
+from hotblock_cache.store import Entry, Found, Place, digest_of
+from hotblock_cache.tiers import Tiers
+from hotblock_farm.codegen.target import TARGETS
+from hotblock_farm.engine import ARTIFACT_ABI, ENGINE
+from hotblock_farm.errors import FarmError
+from hotblock_farm.identities import Identities, Identity
+from hotblock_farm.journal import write
+from hotblock_farm.pool import Pool
+from hotblock_farm.queue import JobQueue
+from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
+
+__all__ = ["FarmService", "ServiceLimits"]
+
+_DIGEST: Final = 32
+_MAX_CLASS: Final = 1 << 16
+_MESSAGE: Final = 1 << 20
+"""About how much a message of a warm set carries."""
+
+_RESULTS: Final = {
+    artifact_pb2.CompileResult.OUTCOME_REFUSED: farm_pb2.CompileResponse.RESULT_REFUSED,
+    artifact_pb2.CompileResult.OUTCOME_FAILED: farm_pb2.CompileResponse.RESULT_FAILED,
+    artifact_pb2.CompileResult.OUTCOME_CRASHED: farm_pb2.CompileResponse.RESULT_CRASHED,
+    artifact_pb2.CompileResult.OUTCOME_STARVED: farm_pb2.CompileResponse.RESULT_STARVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """Bytes of a segment; calls of one identity that may wait for a compile; segments and refusals that are remembered;
+    specializations in one look-up and segments in one warm set; bytes of a warm set."""
+
+    segment: int = 8 << 20
+    waiting: int = 256
+    remembered: int = 4096
+    batch: int = 1024
+    warm_bytes: int = 64 << 20
+
+
+class _Remembered(OrderedDict[bytes, Any]):
+    """The last few things, by key."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def keep(self, key: bytes, value: Any) -> None:
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > self._limit:
+            self.popitem(last=False)
+
+
+class FarmService(farm_pb2_grpc.CompileFarmServicer):
+    """See farm.proto. Belongs to one event loop; tiers are asked on threads."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        queue: JobQueue,
+        tiers: Tiers,
+        identities: Identities,
+        limits: ServiceLimits | None = None,
+    ) -> None:
+        self.limits = limits or ServiceLimits()
+        self.draining = False
+        self.counts: Counter[str] = Counter()
+        self._pool = pool
+        self._queue = queue
+        self._tiers = tiers
+        self._identities = identities
+        self._engine = ENGINE.digest
+        self._segments = _Remembered(self.limits.remembered)
+        self._refusals = _Remembered(self.limits.remembered)
+        self._waiting: Counter[str] = Counter()
+        self._requests = itertools.count(1)
+
+    # ---- RPCs
+
+    async def GetCapabilities(self, request: Any, context: Any) -> farm_pb2.GetCapabilitiesResponse:  # noqa: N802
+        identity = await self._enter(context)
+        return farm_pb2.GetCapabilitiesResponse(
+            namespace=identity.namespace,
+            abi_min=ARTIFACT_ABI,
+            abi_max=ARTIFACT_ABI,
+            engine=self._engine,
+            targets=[name for name, target in TARGETS.items() if target.images],
+            version=__version__,
+            max_segment=self.limits.segment,
+            load=self._load(),
+        )
+
+    async def Compile(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.CompileResponse]:  # noqa: N802
+        identity = await self._enter(context)
+        await self._demand(context, len(request.segment) == _DIGEST, "segment: 32 bytes")
+        await self._demand(context, 0 < len(request.shape_class) <= _MAX_CLASS, "shape_class: 1 to 65536 bytes")
+        await self._demand(context, len(request.program) <= self.limits.segment, "program: too large")
+        known = request.target in TARGETS and TARGETS[request.target].images
+        await self._demand(context, known, f"target: this farm compiles for {', '.join(TARGETS)}")
+        if request.abi != ARTIFACT_ABI:
+            yield self._result(farm_pb2.CompileResponse.RESULT_UNSUPPORTED_ABI, log=f"ABI {ARTIFACT_ABI} is made here")
+            return
+        specialization = Specialization(identity.namespace, request.segment, request.shape_class, request.target).digest
+        place = Place(identity.namespace, request.segment, specialization)
+        found = await asyncio.to_thread(self._tiers.find, place, self._accepts)
+        if found is not None:
+            self.counts["hits"] += 1
+            yield self._result(farm_pb2.CompileResponse.RESULT_ARTIFACT, artifact=_artifact(found))
+            return
+        refusal = self._refusals.get(specialization)
+        if refusal is not None:
+            yield self._result(farm_pb2.CompileResponse.RESULT_REFUSED, refused=refusal.refused, log=refusal.log)
+            return
+        program = request.program or self._segments.get(request.segment)
+        if not program:
+            yield self._result(farm_pb2.CompileResponse.RESULT_NEED_SEGMENT)
+            return
+        if request.program:
+            await self._demand(
+                context,
+                hashlib.sha256(program).digest() == request.segment,
+                "program: not the segment it is said to be",
+            )
+            self._segments.keep(request.segment, program)
+        if self._waiting[identity.name] >= self.limits.waiting:
+            await self._refuse(
+                context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many compiles of this caller wait", 1000
+            )
+        self._waiting[identity.name] += 1
+        try:
+            yield farm_pb2.CompileResponse(stage=farm_pb2.CompileResponse.STAGE_QUEUED, load=self._load())
+            job = artifact_pb2.CompileJob(
+                namespace=identity.namespace,
+                segment=program,
+                shape_class=request.shape_class,
+                target=request.target,
+            )
+            recipe = Recipe(specialization, self._engine).digest
+            try:
+                reply = await self._queue.run(recipe, lambda: self._compile(place, job, request.target))
+            except FarmError as error:
+                await self._refuse(context, grpc.StatusCode.UNAVAILABLE, str(error), 1000)
+        finally:
+            self._waiting[identity.name] -= 1
+        if reply.outcome == artifact_pb2.CompileResult.OUTCOME_ARTIFACT:
+            made = farm_pb2.CachedArtifact(
+                specialization=specialization, engine=self._engine, envelope=reply.envelope, checked=False
+            )
+            yield self._result(farm_pb2.CompileResponse.RESULT_ARTIFACT, artifact=made, seconds=reply.seconds)
+            return
+        result = _RESULTS.get(reply.outcome, farm_pb2.CompileResponse.RESULT_FAILED)
+        yield self._result(result, refused=reply.refused, log=reply.log, seconds=reply.seconds)
+
+    async def Lookup(self, request: Any, context: Any) -> farm_pb2.LookupResponse:  # noqa: N802
+        identity = await self._enter(context)
+        await self._demand(context, len(request.wanted) <= self.limits.batch, "wanted: too many")
+        places = [Place(identity.namespace, w.segment, w.specialization) for w in request.wanted]
+        await self._demand(context, all(map(_is_place, places)), "wanted: digests of 32 bytes")
+
+        def look() -> list[Found]:
+            return [found for place in places if (found := self._tiers.find(place, self._accepts)) is not None]
+
+        return farm_pb2.LookupResponse(
+            found=[_artifact(found) for found in await asyncio.to_thread(look)], load=self._load()
+        )
+
+    async def WarmSet(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.WarmSetResponse]:  # noqa: N802
+        identity = await self._enter(context)
+        await self._demand(context, len(request.segments) <= self.limits.batch, "segments: too many")
+        await self._demand(context, all(len(s) == _DIGEST for s in request.segments), "segments: digests of 32 bytes")
+        known, left = set(request.known), min(request.max_bytes or self.limits.warm_bytes, self.limits.warm_bytes)
+        if request.abi != ARTIFACT_ABI:
+            return
+        message = farm_pb2.WarmSetResponse(load=self._load())
+        for segment in request.segments:
+            recent = await asyncio.to_thread(self._tiers.recent, identity.namespace, segment, request.target)
+            for specialization in recent:
+                if specialization in known:
+                    continue
+                place = Place(identity.namespace, segment, specialization)
+                found = await asyncio.to_thread(self._tiers.find, place, self._accepts)
+                if found is None or found.entry.target != request.target:
+                    continue
+                left -= len(found.envelope)
+                if left < 0:
+                    break
+                message.found.append(_artifact(found))
+                if message.ByteSize() >= _MESSAGE:
+                    yield message
+                    message = farm_pb2.WarmSetResponse(load=self._load())
+        if message.found:
+            yield message
+
+    async def Report(self, request: Any, context: Any) -> farm_pb2.ReportResponse:  # noqa: N802
+        identity = await self._enter(context)
+        await self._demand(context, len(request.seen) <= self.limits.batch, "seen: too many")
+        for seen in request.seen:
+            place = Place(identity.namespace, seen.segment, seen.specialization)
+            if not _is_place(place) or len(seen.engine) != _DIGEST:
+                continue
+            if seen.comparison == farm_pb2.ReportRequest.Seen.COMPARISON_DIFFERED:
+                # One host's word takes nothing from the others: it does without the code, and people are told.
+                self.counts["differed"] += 1
+                write("compare.differed", identity=identity.name, specialization=seen.specialization.hex())
+            elif seen.comparison == farm_pb2.ReportRequest.Seen.COMPARISON_AGREED:
+                await asyncio.to_thread(self._agreed, place, seen.engine)
+        return farm_pb2.ReportResponse(load=self._load())
+
+    async def Inspect(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.InspectResponse]:  # noqa: N802
+        identity = await self._enter(context)
+        entries = await asyncio.to_thread(lambda: list(self._tiers.everything(identity.namespace)))
+        for place, entry in entries:
+            if request.segment in (b"", place.segment):
+                yield farm_pb2.InspectResponse(
+                    segment=place.segment,
+                    specialization=place.specialization,
+                    engine=entry.engine,
+                    digest=entry.digest,
+                    target=entry.target,
+                    size=entry.size,
+                    compile_ms=entry.compile_ms,
+                    checked=entry.checked,
+                )
+
+    async def Purge(self, request: Any, context: Any) -> farm_pb2.PurgeResponse:  # noqa: N802
+        identity = await self._enter(context)
+        if not identity.admin:
+            await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, "only an admin may purge", 0)
+
+        def purge() -> int:
+            dropped = 0
+            for place, entry in list(self._tiers.everything(identity.namespace)):
+                if request.segment in (b"", place.segment) and request.specialization in (b"", place.specialization):
+                    self._tiers.drop(place, entry.engine)
+                    dropped += 1
+            return dropped
+
+        count = await asyncio.to_thread(purge)
+        self._refusals.clear()
+        write("cache.purge", identity=identity.name, entries=count)
+        return farm_pb2.PurgeResponse(entries=count)
+
+    # ---- compiling
+
+    async def _compile(self, place: Place, job: artifact_pb2.CompileJob, target: str) -> artifact_pb2.CompileResult:
+        """Compile, and keep what comes of it; for everybody who waits for this recipe."""
+        number, began = next(self._requests), time.monotonic()
+        block, engine = place.specialization.hex(), self._engine.hex()[:16]
+        write("compile.start", request=number, block=block, engine=engine, target=target, namespace=place.namespace)
+        self.counts["compiles"] += 1
+        reply = await self._pool.compile(job)
+        outcome = artifact_pb2.CompileResult.Outcome.Name(reply.outcome).removeprefix("OUTCOME_").lower()
+        write("compile.end", request=number, block=block, outcome=outcome, seconds=round(time.monotonic() - began, 4))
+        if reply.outcome == artifact_pb2.CompileResult.OUTCOME_ARTIFACT:
+            entry = Entry(
+                engine=self._engine,
+                digest=digest_of(reply.envelope),
+                size=len(reply.envelope),
+                target=target,
+                compile_ms=round(1000 * reply.seconds),
+            )
+            await asyncio.to_thread(self._tiers.put, Found(place, entry, reply.envelope))
+        elif reply.outcome == artifact_pb2.CompileResult.OUTCOME_REFUSED:
+            self._refusals.keep(place.specialization, reply)
+        return reply
+
+    def _agreed(self, place: Place, engine: bytes) -> None:
+        found = self._tiers.find(place, lambda entry: entry.engine == engine)
+        if found is not None and not found.entry.checked:
+            self._tiers.note(place, found.entry.agreed())
+
+    def _accepts(self, entry: Entry) -> bool:
+        return entry.engine == self._engine
+
+    # ---- callers
+
+    async def _enter(self, context: Any) -> Identity:
+        """Who calls. Ends the call if the farm is draining or does not know the caller."""
+        if self.draining:
+            await self._refuse(context, grpc.StatusCode.UNAVAILABLE, "this farm is draining; try another", 0)
+        identity = self._identities.of(context.invocation_metadata() or (), context.auth_context())
+        if identity is None:
+            self.counts["strangers"] += 1
+            await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "no token, or one that is not known", 0)
+        return identity
+
+    async def _demand(self, context: Any, holds: bool, what: str) -> None:
+        if not holds:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, what)
+
+    async def _refuse(self, context: Any, code: grpc.StatusCode, what: str, retry_ms: int) -> NoReturn:
+        context.set_trailing_metadata((("retry-after-ms", str(retry_ms)),))
+        await context.abort(code, what)
+        raise AssertionError("abort raises")
+
+    def _load(self) -> farm_pb2.Load:
+        load = self._queue.load()
+        return farm_pb2.Load(
+            queued=load.queued, oldest_ms=round(1000 * load.oldest), busy=load.busy, workers=load.workers
+        )
+
+    def _result(self, result: Any, **fields: Any) -> farm_pb2.CompileResponse:
+        return farm_pb2.CompileResponse(result=result, load=self._load(), **fields)
+
+
+def _is_place(place: Place) -> bool:
+    return len(place.segment) == _DIGEST and len(place.specialization) == _DIGEST
+
+
+def _artifact(found: Found) -> farm_pb2.CachedArtifact:
+    return farm_pb2.CachedArtifact(
+        specialization=found.place.specialization,
+        engine=found.entry.engine,
+        envelope=found.envelope,
+        checked=found.entry.checked,
+    )

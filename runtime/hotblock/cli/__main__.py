@@ -1,0 +1,5 @@
+"""`python -m hotblock.cli`."""
+
+from hotblock.cli import main
+
+main()
