@@ -38,7 +38,9 @@ def make_keys(folder: Path, name: str = "farm") -> KeyPair:
     """Keys by the command that makes them."""
     private, trust = folder / f"{name}.key", folder / f"{name}-trusted"
     for arguments in (["new", private], ["trust", f"{private}.pub", "--trust", trust]):
-        subprocess.run([sys.executable, "-m", "hotblock.cli", "keys", *map(str, arguments)], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "hotblock.cli", "keys", *map(str, arguments)], check=True, capture_output=True
+        )
     return KeyPair(private, trust)
 
 
@@ -65,6 +67,8 @@ class Farm:
         """Start it, or start it again on the address that it had."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = self.folder / "farm.log"
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
         command = [sys.executable, "-m", "hotblock.cli", "farm", "serve", "--key", str(self.keys.private)]
         command += ["--listen", self.address or self.listen, "--workers", "1", *self.arguments]
         with self.log.open("a") as log:
