@@ -20,7 +20,8 @@ from hotblock_cache.redis import RedisSettings
 from hotblock_farm.errors import FarmError
 from hotblock_farm.journal import journal
 from hotblock_farm.pool import PoolSettings
-from hotblock_farm.server import ServerSettings, Tls, serve
+from hotblock_farm.redis_queue import QueueSettings
+from hotblock_farm.server import Role, ServerSettings, Tls, serve
 
 __all__ = ["farm"]
 
@@ -36,8 +37,13 @@ def farm() -> None:
 @click.option("--listen", default="127.0.0.1:50151", show_default=True, help="host:port, or unix:/path.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Compile processes. [default: a quarter of the processors]")
 @click.option("--key", type=_path, help="The private key to sign with (`hotblock keys new`).")
+@click.option("--trust", type=_path, help="A folder of public keys whose signatures count, too; a front needs it.")
 @click.option("--disk", type=_path, help="A folder that keeps code.")
-@click.option("--redis", help="redis://host:port/0, where farms and hosts share code.")
+@click.option("--redis", help="redis://host:port/0, where farms share code and jobs.")
+@click.option(
+    "--role", type=click.Choice([r.value for r in Role]), default="all", show_default=True, help="What this one does."
+)
+@click.option("--lease", default=5.0, show_default=True, help="Seconds after which a silent worker's jobs are others'.")
 @click.option("--tokens", type=_path, help="The file of callers: a token, its namespace, perhaps admin on each line.")
 @click.option("--tls-cert", type=_path, help="The server's certificate, PEM.")
 @click.option("--tls-key", type=_path, help="Its private key, PEM.")
@@ -49,20 +55,26 @@ def serve_(**options: Any) -> None:
     """Run a farm until it is told to stop (SIGTERM, Ctrl-C). Its log is JSON lines on standard error."""
     if (options["tls_cert"] is None) != (options["tls_key"] is None):
         raise click.UsageError("--tls-cert and --tls-key belong together")
-    if options["key"] is None:
+    front = options["role"] == Role.FRONT.value
+    if front and options["trust"] is None:
+        raise click.UsageError("a front has no private key: give --trust, the folder of public keys")
+    if not front and options["key"] is None:
         raise click.UsageError("give --key: `hotblock keys new FILE` makes one, and hosts trust FILE.pub")
     settings = ServerSettings(
         listen=options["listen"],
         pool=PoolSettings(
             workers=options["workers"] or max(1, (os.cpu_count() or 1) // 4),
-            key=str(options["key"]),
+            key="" if front else str(options["key"]),
             dump=str(options["dump"] or ""),
         ),
         disk=options["disk"],
         redis=RedisSettings(options["redis"]) if options["redis"] else None,
         tokens=options["tokens"],
+        trust=options["trust"],
         tls=Tls(options["tls_cert"], options["tls_key"], options["tls_client_ca"]) if options["tls_cert"] else None,
         drain=options["drain"],
+        role=Role(options["role"]),
+        queue=QueueSettings(options["redis"], lease=options["lease"]) if options["redis"] else None,
     )
     journal(options["log_level"])
     try:

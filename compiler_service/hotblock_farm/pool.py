@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from hotblock_cache.signing import Verifier
 from hotblock_farm.errors import FarmError
 from hotblock_farm.frames import Frames, framed
 from hotblock_proto.v1 import artifact_pb2 as pb
@@ -53,7 +52,7 @@ class Pool:
 
     def __init__(self, settings: PoolSettings) -> None:
         self.settings = settings
-        self.verifier = Verifier.of()
+        self._public = b""
         self._process: asyncio.subprocess.Process | None = None
         self._listener: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
@@ -87,11 +86,11 @@ class Pool:
         oldest = now - queued[0][1] if queued else 0.0
         return PoolLoad(len(queued), oldest, min(len(self._waiting), workers), workers)
 
-    async def start(self) -> None:
-        """Start the supervisor if there is none, and wait until it says what it signs with. Raises FarmError."""
+    async def start(self) -> bytes:
+        """Start the supervisor if there is none; the public key of what it signs with. Raises FarmError."""
         async with self._starting:
             if self._process is not None and self._process.returncode is None and self._listener is not None:
-                return
+                return self._public
             settings = self.settings
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -106,7 +105,8 @@ class Pool:
             )
             hello = asyncio.get_running_loop().create_future()
             self._listener = asyncio.create_task(self._listen(self._process, hello))
-            self.verifier = await hello
+            self._public = await hello
+            return self._public
 
     async def close(self) -> None:
         """Stop the supervisor and its workers. Jobs under way are answered as crashed."""
@@ -123,7 +123,7 @@ class Pool:
             await self._listener
             self._listener = None
 
-    async def _listen(self, process: asyncio.subprocess.Process, hello: asyncio.Future[Verifier]) -> None:
+    async def _listen(self, process: asyncio.subprocess.Process, hello: asyncio.Future[bytes]) -> None:
         assert process.stdout is not None
         frames = Frames()
         try:
@@ -131,7 +131,7 @@ class Pool:
                 for frame in frames.feed(data):
                     reply = pb.CompileResult.FromString(frame)
                     if reply.outcome == pb.CompileResult.OUTCOME_HELLO:
-                        hello.set_result(Verifier.of(reply.envelope))
+                        hello.set_result(reply.envelope)
                     elif reply.id in self._waiting:
                         future, _ = self._waiting.pop(reply.id)
                         if not future.done():

@@ -7,6 +7,7 @@ import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -20,17 +21,20 @@ from hotblock_cache.envelope import opened
 from hotblock_cache.errors import CacheError
 from hotblock_cache.memory import MemoryTier
 from hotblock_cache.redis import RedisSettings, RedisTier
+from hotblock_cache.signing import Verifier, read_public
 from hotblock_cache.store import Found
 from hotblock_cache.tiers import Layer, Tiers
 from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities
 from hotblock_farm.journal import write
+from hotblock_farm.maker import Maker
 from hotblock_farm.pool import Pool, PoolSettings
-from hotblock_farm.queue import LocalQueue
+from hotblock_farm.queue import JobQueue, LocalQueue
+from hotblock_farm.redis_queue import QueueSettings, RedisQueue, RedisWorker
 from hotblock_farm.service import FarmService
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
 
-__all__ = ["Server", "ServerSettings", "Tls", "serve"]
+__all__ = ["Role", "Server", "ServerSettings", "Tls", "serve"]
 
 _SERVICE: Final = farm_pb2.DESCRIPTOR.services_by_name["CompileFarm"].full_name
 _REDIS, _WORKERS = "redis", "workers"
@@ -42,6 +46,14 @@ _OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
+
+
+class Role(Enum):
+    """What a farm's process does. A front answers calls, a worker compiles what is queued; both scale apart."""
+
+    ALL = "all"
+    FRONT = "front"
+    WORKER = "worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +69,24 @@ class Tls:
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """`listen`: an address such as 127.0.0.1:50151 or unix:/path. `disk` and `redis`: where code is kept besides memory.
-    `tokens`: the file of callers. `drain`: seconds that calls under way have at the end."""
+    `tokens`: the file of callers. `trust`: a folder of public keys whose
+    signatures count besides the own one's. `drain`: seconds that calls under way have at the end."""
 
     listen: str = "127.0.0.1:50151"
     pool: PoolSettings = field(default_factory=PoolSettings)
     disk: Path | None = None
     redis: RedisSettings | None = None
     tokens: Path | None = None
+    trust: Path | None = None
     tls: Tls | None = None
     drain: float = 30.0
+    role: Role = Role.ALL
+    queue: QueueSettings | None = None  # the queue that farms share, on their Redis
 
     def check(self) -> None:
-        """Raises FarmError for settings that would be unsafe."""
+        """Raises FarmError for settings that would be unsafe, or that do nothing."""
+        if self.role is not Role.ALL and self.queue is None:
+            raise FarmError(f"--role {self.role.value} needs --redis, where fronts and workers meet", reason="role")
         local = self.listen.startswith(("unix:", "127.", "localhost:", "[::1]:"))
         if not local and self.tls is None:
             raise FarmError(
@@ -89,14 +107,28 @@ class Server:
         """Raises FarmError or CacheError for settings that cannot be used."""
         settings.check()
         self.settings = settings
-        self.pool = Pool(settings.pool)
+        self.pool = Pool(settings.pool) if settings.role is not Role.FRONT else None
+        self._trusted = Verifier.of()
         layers = [Layer.of(MemoryTier(), 0.001)]
         if settings.disk is not None:
             layers.append(Layer.of(DiskTier(settings.disk), 0.05))
         if settings.redis is not None:
             layers.append(Layer.of(RedisTier(settings.redis), settings.redis.operation))
         self.tiers = Tiers(layers, self._is_sound)
-        self.service = FarmService(self.pool, LocalQueue(self.pool.load), self.tiers, Identities(settings.tokens))
+        identities = Identities(settings.tokens)
+        own: LocalQueue | None = None
+        self._worker: RedisWorker | None = None
+        if self.pool is not None:
+            self.maker = Maker(self.pool, self.tiers)
+            own = LocalQueue(self.maker.make, self.pool.load)
+            if settings.queue is not None:
+                self._worker = RedisWorker(settings.queue, own.run, settings.pool.workers)
+        if settings.queue is not None:
+            self._queue: JobQueue = RedisQueue(settings.queue, own)
+        else:
+            assert own is not None
+            self._queue = own
+        self.service = FarmService(self._queue, self.tiers, identities)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_OPTIONS)
         self.address = settings.listen
@@ -104,8 +136,14 @@ class Server:
 
     async def start(self) -> None:
         """Start workers and listen. Raises FarmError."""
-        await self.pool.start()
-        farm_pb2_grpc.add_CompileFarmServicer_to_server(self.service, self._server)
+        publics = (
+            [read_public(path) for path in sorted(self.settings.trust.glob("*.pub"))] if self.settings.trust else []
+        )
+        if self.pool is not None:
+            publics.append(await self.pool.start())
+        self._trusted = Verifier.of(*publics)
+        if self.settings.role is not Role.WORKER:
+            farm_pb2_grpc.add_CompileFarmServicer_to_server(self.service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         listen, tls = self.settings.listen, self.settings.tls
@@ -115,11 +153,14 @@ class Server:
             else:
                 port = self._server.add_secure_port(listen, _credentials(tls))
         except (RuntimeError, OSError) as error:
-            await self.pool.close()
+            if self.pool is not None:
+                await self.pool.close()
             raise FarmError(f"cannot listen on {listen}: {error}", reason="listen") from None
         if not listen.startswith("unix:"):
             self.address = f"{listen.rpartition(':')[0]}:{port}"
         await self._server.start()
+        if self._worker is not None:
+            self._worker.start()
         self._watch = asyncio.create_task(self._watch_health())
 
     async def stop(self) -> None:
@@ -127,11 +168,15 @@ class Server:
         self.service.draining = True
         await self._health.enter_graceful_shutdown()
         await self._server.stop(self.settings.drain)
+        if self._worker is not None:
+            await self._worker.stop(self.settings.drain)
+        await self._queue.close()
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
-        await self.pool.close()
+        if self.pool is not None:
+            await self.pool.close()
 
     async def _watch_health(self) -> None:
         up, down = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -147,7 +192,7 @@ class Server:
         """Whether an envelope is signed by this farm's key and is what its place says. Code signed by another key of the
         fleet is compiled anew here rather than passed on."""
         try:
-            artifact = artifact_pb2.Artifact.FromString(opened(found.envelope, self.pool.verifier).payload)
+            artifact = artifact_pb2.Artifact.FromString(opened(found.envelope, self._trusted).payload)
         except (CacheError, DecodeError):
             return False
         place = found.place

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
-import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,15 +15,15 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from hotblock import __version__
-from hotblock_cache.keys import Recipe, Specialization
-from hotblock_cache.store import Entry, Found, Place, digest_of
+from hotblock_cache.keys import Specialization
+from hotblock_cache.store import Entry, Found, Place
 from hotblock_cache.tiers import Tiers
 from hotblock_farm.codegen.target import TARGETS
 from hotblock_farm.engine import ARTIFACT_ABI, ENGINE
 from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities, Identity
 from hotblock_farm.journal import write
-from hotblock_farm.pool import Pool
+from hotblock_farm.maker import Work
 from hotblock_farm.queue import JobQueue
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
 
@@ -75,7 +73,6 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
 
     def __init__(
         self,
-        pool: Pool,
         queue: JobQueue,
         tiers: Tiers,
         identities: Identities,
@@ -84,7 +81,6 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         self.limits = limits or ServiceLimits()
         self.draining = False
         self.counts: Counter[str] = Counter()
-        self._pool = pool
         self._queue = queue
         self._tiers = tiers
         self._identities = identities
@@ -92,7 +88,6 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         self._segments = _Remembered(self.limits.remembered)
         self._refusals = _Remembered(self.limits.remembered)
         self._waiting: Counter[str] = Counter()
-        self._requests = itertools.count(1)
 
     # ---- RPCs
 
@@ -154,9 +149,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                 shape_class=request.shape_class,
                 target=request.target,
             )
-            recipe = Recipe(specialization, self._engine).digest
             try:
-                reply = await self._queue.run(recipe, lambda: self._compile(place, job, request.target))
+                reply = await self._queue.run(Work(place, job))
             except FarmError as error:
                 await self._refuse(context, grpc.StatusCode.UNAVAILABLE, str(error), 1000)
         finally:
@@ -167,6 +161,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             )
             yield self._result(farm_pb2.CompileResponse.RESULT_ARTIFACT, artifact=made, seconds=reply.seconds)
             return
+        if reply.outcome == artifact_pb2.CompileResult.OUTCOME_REFUSED:
+            self._refusals.keep(specialization, reply)
         result = _RESULTS.get(reply.outcome, farm_pb2.CompileResponse.RESULT_FAILED)
         yield self._result(result, refused=reply.refused, log=reply.log, seconds=reply.seconds)
 
@@ -259,29 +255,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         write("cache.purge", identity=identity.name, entries=count)
         return farm_pb2.PurgeResponse(entries=count)
 
-    # ---- compiling
-
-    async def _compile(self, place: Place, job: artifact_pb2.CompileJob, target: str) -> artifact_pb2.CompileResult:
-        """Compile, and keep what comes of it; for everybody who waits for this recipe."""
-        number, began = next(self._requests), time.monotonic()
-        block, engine = place.specialization.hex(), self._engine.hex()[:16]
-        write("compile.start", request=number, block=block, engine=engine, target=target, namespace=place.namespace)
-        self.counts["compiles"] += 1
-        reply = await self._pool.compile(job)
-        outcome = artifact_pb2.CompileResult.Outcome.Name(reply.outcome).removeprefix("OUTCOME_").lower()
-        write("compile.end", request=number, block=block, outcome=outcome, seconds=round(time.monotonic() - began, 4))
-        if reply.outcome == artifact_pb2.CompileResult.OUTCOME_ARTIFACT:
-            entry = Entry(
-                engine=self._engine,
-                digest=digest_of(reply.envelope),
-                size=len(reply.envelope),
-                target=target,
-                compile_ms=round(1000 * reply.seconds),
-            )
-            await asyncio.to_thread(self._tiers.put, Found(place, entry, reply.envelope))
-        elif reply.outcome == artifact_pb2.CompileResult.OUTCOME_REFUSED:
-            self._refusals.keep(place.specialization, reply)
-        return reply
+    # ---- what is known
 
     def _agreed(self, place: Place, engine: bytes) -> None:
         found = self._tiers.find(place, lambda entry: entry.engine == engine)

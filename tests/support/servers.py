@@ -69,7 +69,8 @@ class Farm:
         self.log = self.folder / "farm.log"
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
-        command = [sys.executable, "-m", "hotblock.cli", "farm", "serve", "--key", str(self.keys.private)]
+        command = [sys.executable, "-m", "hotblock.cli", "farm", "serve", "--trust", str(self.keys.trust)]
+        command += [] if "front" in self.arguments else ["--key", str(self.keys.private)]
         command += ["--listen", self.address or self.listen, "--workers", "1", *self.arguments]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)

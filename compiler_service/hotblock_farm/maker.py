@@ -1,0 +1,77 @@
+"""Makes code: looks once more whether somebody has, compiles, and keeps what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from hotblock_cache.keys import Recipe
+from hotblock_cache.store import Entry, Found, Place, digest_of
+from hotblock_cache.tiers import Tiers
+from hotblock_farm.engine import ENGINE
+from hotblock_farm.journal import write
+from hotblock_farm.pool import Pool
+from hotblock_proto.v1 import artifact_pb2 as pb
+
+__all__ = ["Maker", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One compile: where its code belongs, and what the compiler is given."""
+
+    place: Place
+    job: pb.CompileJob
+
+    @property
+    def recipe(self) -> bytes:
+        return Recipe(self.place.specialization, ENGINE.digest).digest
+
+
+class Maker:
+    """Belongs to one event loop."""
+
+    def __init__(self, pool: Pool, tiers: Tiers) -> None:
+        self.pool = pool
+        self.counts: Counter[str] = Counter()  # results by outcome
+        self._tiers = tiers
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._numbers = itertools.count(1)
+
+    async def make(self, work: Work) -> pb.CompileResult:
+        """What becomes of it. Raises FarmError if no workers can be started."""
+        place, engine = work.place, ENGINE.digest
+        known = await asyncio.to_thread(self._tiers.find, place, lambda entry: entry.engine == engine)
+        if known is not None:
+            return pb.CompileResult(outcome=pb.CompileResult.OUTCOME_ARTIFACT, envelope=known.envelope)
+        number, began = next(self._numbers), time.monotonic()
+        block = place.specialization.hex()
+        write(
+            "compile.start",
+            block=block,
+            engine=engine.hex(),
+            worker=self._name,
+            number=number,
+            target=work.job.target,
+            namespace=place.namespace,
+        )
+        reply = await self.pool.compile(work.job)
+        outcome = pb.CompileResult.Outcome.Name(reply.outcome).removeprefix("OUTCOME_").lower()
+        self.counts[outcome] += 1
+        seconds = round(time.monotonic() - began, 4)
+        write("compile.end", block=block, number=number, outcome=outcome, seconds=seconds, log=reply.log[:200])
+        if reply.outcome == pb.CompileResult.OUTCOME_ARTIFACT:
+            entry = Entry(
+                engine=engine,
+                digest=digest_of(reply.envelope),
+                size=len(reply.envelope),
+                target=work.job.target,
+                compile_ms=round(1000 * reply.seconds),
+            )
+            await asyncio.to_thread(self._tiers.put, Found(place, entry, reply.envelope))
+        return reply

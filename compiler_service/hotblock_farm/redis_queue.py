@@ -1,0 +1,341 @@
+"""The queue that farms share: Redis Streams with a consumer group (FLEET, Queue).
+
+    hb:1:{queue}:p0 .. p2        streams of jobs, the most urgent first
+    hb:1:{queue}:done            stream of the last results, with their code: the cache may be down when the queue is not
+    hb:1:{queue}:job:<recipe>    there while a recipe is queued or under way
+
+All keys have one hash tag, so that a worker waits for all of them in one command, on a cluster too. A job is delivered
+until somebody acknowledges it; a worker that is gone loses its jobs to another one when its lease ends. Workers look into
+the cache first, so a job that is delivered twice is compiled once if the first one got as far as storing it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis.asyncio
+from google.protobuf.message import DecodeError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from hotblock_cache.store import Place
+from hotblock_farm.errors import FarmError
+from hotblock_farm.journal import write
+from hotblock_farm.maker import Work
+from hotblock_farm.pool import PoolLoad
+from hotblock_farm.queue import LocalQueue
+from hotblock_proto.v1 import artifact_pb2 as pb
+
+__all__ = ["QueueSettings", "RedisQueue", "RedisWorker"]
+
+_HEAD: Final = "hb:1:{queue}:"
+_STREAMS: Final = tuple(f"{_HEAD}p{priority}" for priority in range(3))
+_DONE: Final = f"{_HEAD}done"
+_GROUP: Final = "workers"
+_KEPT_RESULTS: Final = 128
+_BLOCK: Final = 0.5  # seconds that a command waits for something to come
+
+_ENQUEUE: Final = """
+if redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) then
+  redis.call('XADD', KEYS[2], '*', 'recipe', ARGV[2], 'job', ARGV[3], 'specialization', ARGV[4])
+  return 1
+end
+return 0
+"""
+_FINISH: Final = """
+redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'recipe', ARGV[2], 'result', ARGV[3])
+redis.call('XACK', KEYS[2], ARGV[4], ARGV[5])
+redis.call('XDEL', KEYS[2], ARGV[5])
+redis.call('DEL', KEYS[3])
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """`lease`: seconds after which the job of a worker that says nothing is somebody else's. `deliveries`: how often a job
+    is handed out before it counts as one that ends workers. `patience`: seconds that a recipe may be queued or under way."""
+
+    url: str
+    lease: float = 5.0
+    deliveries: int = 2
+    patience: float = 120.0
+    operation: float = 0.25  # of a command that does not wait
+
+
+def _client(settings: QueueSettings, wait: float = 0.0) -> Any:
+    return redis.asyncio.Redis.from_url(
+        settings.url,
+        socket_connect_timeout=settings.operation,
+        socket_timeout=settings.operation + wait,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+        health_check_interval=0,
+    )
+
+
+def _is_cancelled() -> bool:
+    """Whether the running task is to end. A command to Redis may swallow the exception that says so."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _job_key(recipe: bytes) -> str:
+    return f"{_HEAD}job:{recipe.hex()}"
+
+
+class RedisQueue:
+    """See `JobQueue`. Where Redis does not answer, this farm's own workers do it, if it has any."""
+
+    def __init__(self, settings: QueueSettings, alone: LocalQueue | None) -> None:
+        self._settings = settings
+        self._alone = alone
+        self._client = _client(settings)
+        self._flights = LocalQueue(self._await_result, self.load)
+        self._waiting: dict[bytes, asyncio.Future[pb.CompileResult | None]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._reading = asyncio.Event()
+        self._closing = False
+        self._load = PoolLoad(0, 0.0, 0, 0)
+
+    async def run(self, work: Work) -> pb.CompileResult:
+        try:
+            return await self._flights.run(work)
+        except (redis.RedisError, OSError) as error:
+            if self._alone is None:
+                raise FarmError(f"the queue does not answer: {error}", reason="queue") from None
+            return await self._alone.run(work)
+
+    def load(self) -> PoolLoad:
+        if self._alone is None:
+            return self._load
+        own = self._alone.load()
+        return PoolLoad(max(own.queued, self._load.queued), max(own.oldest, self._load.oldest), own.busy, own.workers)
+
+    async def close(self) -> None:
+        self._closing = True  # a command that waits may swallow a cancellation; it waits for a moment only
+        if self._reader is not None:
+            await self._reader
+        await self._client.aclose()
+
+    async def _await_result(self, work: Work) -> pb.CompileResult:
+        """Queue the work unless it is queued, and wait. Raises RedisError."""
+        if self._reader is None or self._reader.done():
+            self._reading.clear()
+            self._reader = asyncio.create_task(self._read_results())
+        await asyncio.wait_for(self._reading.wait(), self._settings.operation * 2)
+        recipe = work.recipe
+        future = self._waiting.setdefault(recipe, asyncio.get_running_loop().create_future())
+        deadline = time.monotonic() + self._settings.patience
+        try:
+            while time.monotonic() < deadline and not _is_cancelled():
+                # Again and again: should the job be lost with its server, it is queued anew.
+                await self._client.eval(
+                    _ENQUEUE,
+                    2,
+                    _job_key(recipe),
+                    _STREAMS[1],
+                    round(1000 * self._settings.patience),
+                    recipe,
+                    work.job.SerializeToString(),
+                    work.place.specialization,
+                )
+                done, _ = await asyncio.wait((future,), timeout=1.0)
+                if done:
+                    result = future.result()
+                    if result is None:
+                        raise redis.ConnectionError("nobody reads results any more")
+                    return result
+            return pb.CompileResult(outcome=pb.CompileResult.OUTCOME_STARVED, log="no worker took the job in time")
+        finally:
+            self._waiting.pop(recipe, None)
+
+    async def _read_results(self) -> None:
+        """Wake who waits for what is done. Ends, with everybody who waits, when Redis does not answer."""
+        client = _client(self._settings, _BLOCK)
+        try:
+            newest = await client.xrevrange(_DONE, count=1)
+            last = newest[0][0] if newest else b"0"
+            self._reading.set()
+            while not self._closing:
+                for _, entries in await client.xread({_DONE: last}, block=round(1000 * _BLOCK)) or ():
+                    for number, fields in entries:
+                        last = number
+                        self._wake(fields)
+                await self._measure(client)
+        except (redis.RedisError, OSError) as error:
+            write("queue.lost", error=str(error))
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_result(None)
+        finally:
+            await client.aclose()
+
+    def _wake(self, fields: dict[bytes, bytes]) -> None:
+        future = self._waiting.get(fields.get(b"recipe", b""))
+        if future is not None and not future.done():
+            with contextlib.suppress(DecodeError):
+                future.set_result(pb.CompileResult.FromString(fields.get(b"result", b"")))
+
+    async def _measure(self, client: Any) -> None:
+        queued, oldest = 0, 0.0
+        for stream in _STREAMS:
+            queued += await client.xlen(stream)
+            first = await client.xrange(stream, count=1)
+            if first:
+                oldest = max(oldest, time.time() - int(first[0][0].split(b"-")[0]) / 1000)
+        self._load = PoolLoad(queued, oldest, 0, 0)
+
+
+class RedisWorker:
+    """Takes jobs from the shared queue and has them made, as many at once as there are workers."""
+
+    def __init__(
+        self, settings: QueueSettings, make: Callable[[Work], Awaitable[pb.CompileResult]], workers: int
+    ) -> None:
+        self._settings = settings
+        self._make = make
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._free = asyncio.Semaphore(workers)
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self, patience: float) -> None:
+        """Take no more; wait for those under way. What is not done then is somebody else's when its lease ends."""
+        self._stopping = True
+        if self._task is not None:
+            await self._task
+        if self._jobs:
+            await asyncio.wait(self._jobs, timeout=patience)
+        for job in self._jobs:
+            job.cancel()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            client = _client(self._settings, _BLOCK)
+            try:
+                for stream in _STREAMS:
+                    with contextlib.suppress(redis.ResponseError):  # it is there
+                        await client.xgroup_create(stream, _GROUP, id="0", mkstream=True)
+                await self._take(client)
+            except (redis.RedisError, OSError) as error:
+                write("queue.lost", error=str(error))
+                await asyncio.sleep(0.5)
+            finally:
+                await client.aclose()
+
+    async def _take(self, client: Any) -> None:
+        """Take jobs until told to stop. Raises RedisError."""
+        reclaimed = 0.0
+        while not self._stopping:
+            await self._free.acquire()
+            took = False
+            try:
+                if time.monotonic() - reclaimed > self._settings.lease / 2:
+                    took = await self._reclaim(client)
+                    reclaimed = time.monotonic() if not took else reclaimed
+                took = took or await self._next(client)
+            finally:
+                if not took:
+                    self._free.release()
+
+    async def _next(self, client: Any) -> bool:
+        """Take the most urgent job, waiting a moment for one. Whether there was one."""
+        for block in (None, round(1000 * _BLOCK)):
+            # Streams of one command are not served in order, so urgent ones are asked first.
+            for streams in [(s,) for s in _STREAMS] if block is None else [_STREAMS]:
+                found = await client.xreadgroup(_GROUP, self._name, dict.fromkeys(streams, ">"), count=1, block=block)
+                taken = [(stream, *entry) for stream, entries in found or () for entry in entries]
+                for stream, number, fields in taken[1:]:
+                    self._begin(stream, number, fields, counted=False)
+                if taken:
+                    self._begin(*taken[0])
+                    return True
+        return False
+
+    async def _reclaim(self, client: Any) -> bool:
+        """Take over a job whose worker says nothing any more. Whether there was one."""
+        idle = round(1000 * self._settings.lease)
+        for stream in _STREAMS:
+            found = await client.xautoclaim(stream, _GROUP, self._name, idle, count=1)
+            for number, fields in found[1]:
+                if not fields:
+                    await client.xack(stream, _GROUP, number)
+                    continue
+                pending = await client.xpending_range(stream, _GROUP, number, number, 1)
+                if pending and pending[0]["times_delivered"] > self._settings.deliveries:
+                    write("queue.poison", recipe=fields[b"recipe"].hex())
+                    log = "two workers ended while they had this job"
+                    result = pb.CompileResult(outcome=pb.CompileResult.OUTCOME_CRASHED, log=log)
+                    await self._finish(client, stream, number, fields[b"recipe"], result)
+                    continue
+                write("queue.reclaimed", recipe=fields[b"recipe"].hex())
+                self._begin(stream, number, fields)
+                return True
+        return False
+
+    def _begin(self, stream: bytes | str, number: bytes, fields: dict[bytes, bytes], counted: bool = True) -> None:
+        job = asyncio.create_task(self._work(stream, number, fields))
+        self._jobs.add(job)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._jobs.discard(task)
+            if counted:
+                self._free.release()
+
+        job.add_done_callback(ended)
+
+    async def _work(self, stream: bytes | str, number: bytes, fields: dict[bytes, bytes]) -> None:
+        """Have one job made, keeping its lease, and say what came of it."""
+        client = _client(self._settings)
+        over = asyncio.Event()
+        lease = asyncio.create_task(self._keep(client, stream, number, over))
+        try:
+            job = pb.CompileJob.FromString(fields[b"job"])
+            place = Place(job.namespace, hashlib.sha256(job.segment).digest(), fields[b"specialization"])
+            result = await self._make(Work(place, job))
+            await self._finish(client, stream, number, fields[b"recipe"], result)
+        except (redis.RedisError, OSError, FarmError, DecodeError, KeyError) as error:
+            write("queue.job_lost", error=f"{type(error).__name__}: {error}")
+        finally:
+            over.set()
+            await lease
+            await client.aclose()
+
+    async def _keep(self, client: Any, stream: bytes | str, number: bytes, over: asyncio.Event) -> None:
+        """Say, every third of a lease, that the job is still this worker's."""
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), self._settings.lease / 3)
+                return
+            with contextlib.suppress(redis.RedisError, OSError):
+                await client.xclaim(stream, _GROUP, self._name, 0, [number], justid=True)
+
+    async def _finish(
+        self, client: Any, stream: bytes | str, number: bytes, recipe: bytes, result: pb.CompileResult
+    ) -> None:
+        await client.eval(
+            _FINISH,
+            3,
+            _DONE,
+            stream,
+            _job_key(recipe),
+            _KEPT_RESULTS,
+            recipe,
+            result.SerializeToString(),
+            _GROUP,
+            number,
+        )

@@ -1,0 +1,180 @@
+"""Several farms and one queue: fronts and workers as processes, Valkey as a process (SPEC F4, F9; FLEET, Queue)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from service.test_farm import PATIENCE, X, chain, last, other, request_for
+from support.servers import Farm, KeyPair, Valkey, make_keys
+
+import hotblock as hb
+from hotblock_proto.v1 import farm_pb2 as pb
+from hotblock_proto.v1 import farm_pb2_grpc
+
+LEASE = 1.0
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
+    return make_keys(tmp_path_factory.mktemp("keys"))
+
+
+class Fleet:
+    """Some fronts, some workers, and the server where they meet."""
+
+    def __init__(self, stack: ExitStack, keys: KeyPair, folder: Path, fronts: int, workers: int) -> None:
+        self.valkey = stack.enter_context(Valkey(folder / "valkey"))
+        arguments = ["--redis", self.valkey.url, "--lease", str(LEASE)]
+
+        def start(role: str, number: int) -> Farm:
+            return stack.enter_context(Farm(keys, folder / f"{role}{number}", ["--role", role, *arguments]))
+
+        self.workers = [start("worker", number) for number in range(workers)]
+        self.fronts = [start("front" if workers else "all", number) for number in range(fronts)]
+
+    def compiles(self) -> int:
+        return sum(farm.events("compile.start") for farm in (*self.fronts, *self.workers))
+
+    def answers(self, request: pb.CompileRequest, clients: int, during: Any = None) -> list[pb.CompileResponse]:
+        """What clients, spread over the fronts, get; `during` runs once something is being compiled."""
+
+        async def run() -> list[pb.CompileResponse]:
+            channels = [grpc.aio.insecure_channel(front.address) for front in self.fronts]
+            stubs = [farm_pb2_grpc.CompileFarmStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
+            calls = [asyncio.ensure_future(last(stubs[n % len(stubs)].Compile(request))) for n in range(clients)]
+            if during is not None:
+                before = self.compiles()
+                while self.compiles() == before:
+                    await asyncio.sleep(0.002)
+                during()
+            found = await asyncio.gather(*calls)
+            for channel in channels:
+                await channel.close()
+            return list(found)
+
+        return asyncio.run(run())
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+@hb.function
+def deep(x: Any, w: Any) -> Any:
+    x = hb.layer_norm(hb.gelu(x @ w) + x)
+    x = hb.softmax(hb.tanh(x @ w) + x)
+    x = hb.rms_norm(hb.sigmoid(x @ w) * x)
+    x = hb.log_softmax(hb.sin(x @ w) - x)
+    x = hb.layer_norm(hb.cos(x) @ w)
+    return hb.softmax(hb.erf(x @ hb.matrix_transpose(w)), axis=0)
+
+
+def large() -> pb.CompileRequest:
+    """A compile of some hundred milliseconds, so that there is time to be killed in."""
+    return request_for(deep, np.ones((5, 16), np.float32), np.ones((16, 16), np.float32))
+
+
+@pytest.mark.requirement("F9")
+def test_fifty_clients_three_fronts_two_workers_one_compile(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=3, workers=2)
+    answers = fleet.answers(request_for(chain, X), clients=50)
+    assert {answer.result for answer in answers} == {pb.CompileResponse.RESULT_ARTIFACT}
+    assert fleet.compiles() == 1
+    # The next recipe is another job, and what is done leaves nothing in the queue.
+    assert fleet.answers(request_for(other, X), clients=3)[0].result == pb.CompileResponse.RESULT_ARTIFACT
+    assert fleet.compiles() == 2
+    client = fleet.valkey.client()
+    assert [client.xlen(f"hb:1:{{queue}}:p{n}") for n in range(3)] == [0, 0, 0]
+    assert not list(client.scan_iter("hb:1:{queue}:job:*"))
+    client.close()
+
+
+@pytest.mark.requirement("F4", "F9")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda s: s.name)
+def test_a_worker_that_goes_is_replaced_within_its_lease(
+    stack: ExitStack, keys: KeyPair, tmp_path: Path, sent: signal.Signals
+) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=2)
+    gone: list[Farm] = []
+
+    def go() -> None:
+        (busy,) = [farm for farm in fleet.workers if farm.events("compile.start")]
+        assert busy.process is not None
+        busy.process.send_signal(sent)
+        gone.append(busy)
+
+    began = time.monotonic()
+    answers = fleet.answers(large(), clients=5, during=go)
+    assert {answer.result for answer in answers} == {pb.CompileResponse.RESULT_ARTIFACT}
+    assert fleet.compiles() <= 2
+    assert time.monotonic() - began < PATIENCE
+    process = gone[0].process
+    assert process is not None
+    process.send_signal(signal.SIGCONT)
+    if sent is signal.SIGKILL:
+        process.wait(10)
+        gone[0].start()  # the stack stops it
+
+
+@pytest.mark.requirement("F9")
+def test_a_queue_killed_in_between_costs_at_most_a_compile_a_replica(
+    stack: ExitStack, keys: KeyPair, tmp_path: Path
+) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=2, workers=0)
+    answers = fleet.answers(large(), clients=6, during=fleet.valkey.stop)
+    assert {answer.result for answer in answers} == {pb.CompileResponse.RESULT_ARTIFACT}
+    assert fleet.compiles() <= len(fleet.fronts)
+    # Absent from the start it is the same, and it is used again when it is back.
+    assert fleet.answers(request_for(chain, X), clients=2)[0].result == pb.CompileResponse.RESULT_ARTIFACT
+    fleet.valkey.start()
+    deadline = time.monotonic() + PATIENCE
+    client = fleet.valkey.client()
+    while not client.exists("hb:1:{queue}:p0") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert fleet.answers(request_for(other, X), clients=2)[0].result == pb.CompileResponse.RESULT_ARTIFACT
+    client.close()
+
+
+def test_a_front_without_workers_says_so(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=1)
+    fleet.valkey.stop()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        fleet.answers(request_for(chain, X), clients=1)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    fleet.valkey.start()
+
+
+def test_a_job_that_ends_workers_is_given_up(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=3)
+
+    async def run() -> pb.CompileResponse:
+        async with grpc.aio.insecure_channel(fleet.fronts[0].address) as channel:
+            stub = farm_pb2_grpc.CompileFarmStub(channel)  # type: ignore[no-untyped-call]
+            call = asyncio.ensure_future(last(stub.Compile(large())))
+            for number in (1, 2):
+                while fleet.compiles() < number:
+                    await asyncio.sleep(0.002)
+                for farm in fleet.workers:
+                    if farm.process is not None and farm.events("compile.start"):
+                        farm.process.send_signal(signal.SIGKILL)
+            return await call
+
+    answer = asyncio.run(run())
+    assert answer.result == pb.CompileResponse.RESULT_CRASHED
+    assert "two workers" in answer.log
+    for farm in fleet.workers:
+        if farm.events("compile.start"):
+            assert farm.process is not None
+            farm.process.wait(10)
+            farm.start()
