@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from hotblock.errors import HotblockError
-from hotblock.jit.farm_client import FarmClient, FarmSettings
+from hotblock.jit.farm.client import FarmClient
+from hotblock.jit.farm.settings import FarmSettings
 from hotblock_cache.errors import CacheError
 from hotblock_cache.redis import RedisSettings
 from hotblock_farm.errors import FarmError
 from hotblock_farm.journal import journal
-from hotblock_farm.pool import PoolSettings
 from hotblock_farm.redis_queue import QueueSettings
 from hotblock_farm.server import Role, ServerSettings, Tls, serve
+from hotblock_farm.supervisor import WorkerSettings
 
 __all__ = ["farm"]
 
@@ -62,8 +63,8 @@ def serve_(**options: Any) -> None:
         raise click.UsageError("give --key: `hotblock keys new FILE` makes one, and hosts trust FILE.pub")
     settings = ServerSettings(
         listen=options["listen"],
-        pool=PoolSettings(
-            workers=options["workers"] or max(1, (os.cpu_count() or 1) // 4),
+        pool=WorkerSettings(
+            workers=options["workers"] or WorkerSettings.for_cores(os.cpu_count() or 1).workers,
             key="" if front else str(options["key"]),
             dump=str(options["dump"] or ""),
         ),

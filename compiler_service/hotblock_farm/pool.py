@@ -17,24 +17,12 @@ from google.protobuf.message import DecodeError
 
 from hotblock_farm.errors import FarmError
 from hotblock_farm.frames import Frames, framed
+from hotblock_farm.supervisor import WorkerSettings
 from hotblock_proto.v1 import artifact_pb2 as pb
 
-__all__ = ["Pool", "PoolLoad", "PoolSettings"]
+__all__ = ["Pool", "PoolLoad"]
 
 _CHUNK = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    """`key`: the file of the private key; a new key for this process if there is none. Seconds that a job may take.
-    `worker`: the module that compiles. `dump`: a folder into which each stage of each compile is written."""
-
-    workers: int = 1
-    key: str = ""
-    processor: float = 20.0
-    wall: float = 60.0
-    worker: str = "hotblock_farm.worker"
-    dump: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +38,7 @@ class PoolLoad:
 class Pool:
     """Not safe for threads: it belongs to one event loop."""
 
-    def __init__(self, settings: PoolSettings) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self._public = b""
         self._process: asyncio.subprocess.Process | None = None
@@ -63,7 +51,7 @@ class Pool:
         """What becomes of a job; its `id` is overwritten. Raises FarmError if no supervisor can be started."""
         await self.start()
         assert self._process is not None and self._process.stdin is not None
-        job.id, job.workers = next(self._numbers), self.settings.workers
+        job.id = next(self._numbers)
         future: asyncio.Future[pb.CompileResult] = asyncio.get_running_loop().create_future()
         self._waiting[job.id] = future, time.monotonic()
         self._process.stdin.write(framed(job.SerializeToString()))
@@ -91,13 +79,12 @@ class Pool:
         async with self._starting:
             if self._process is not None and self._process.returncode is None and self._listener is not None:
                 return self._public
-            settings = self.settings
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
                 "-m",
                 "hotblock_farm.supervisor",
-                *(settings.dump, str(settings.processor), str(settings.wall), settings.worker, settings.key),
+                self.settings.encode(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 # A Ctrl-C is for the server, which then drains; the supervisor ends with its input.

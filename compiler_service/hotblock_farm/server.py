@@ -28,13 +28,14 @@ from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities
 from hotblock_farm.journal import write
 from hotblock_farm.maker import Maker
-from hotblock_farm.pool import Pool, PoolSettings
+from hotblock_farm.pool import Pool
 from hotblock_farm.queue import JobQueue, LocalQueue
 from hotblock_farm.redis_queue import QueueSettings, RedisQueue, RedisWorker
 from hotblock_farm.service import FarmService
+from hotblock_farm.supervisor import WorkerSettings
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
 
-__all__ = ["Role", "Server", "ServerSettings", "Tls", "serve"]
+__all__ = ["Role", "Server", "ServerSettings", "Stop", "Tls", "serve"]
 
 _SERVICE: Final = farm_pb2.DESCRIPTOR.services_by_name["CompileFarm"].full_name
 _REDIS, _WORKERS = "redis", "workers"
@@ -73,7 +74,7 @@ class ServerSettings:
     signatures count besides the own one's. `drain`: seconds that calls under way have at the end."""
 
     listen: str = "127.0.0.1:50151"
-    pool: PoolSettings = field(default_factory=PoolSettings)
+    pool: WorkerSettings = field(default_factory=WorkerSettings)
     disk: Path | None = None
     redis: RedisSettings | None = None
     tokens: Path | None = None
@@ -230,12 +231,21 @@ def _renewed(read: Callable[[], grpc.ServerCertificateConfiguration]) -> grpc.Se
         return None  # half-way through a renewal: the old ones go on
 
 
+class Stop:
+    """Waits for SIGTERM or SIGINT. For the event loop of the main thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._event.set)
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
 async def serve(settings: ServerSettings, started: Callable[[str], None]) -> None:
     """Run a farm until SIGTERM or SIGINT; `started` is told its address. Raises FarmError, CacheError."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = Stop()
     server = Server(settings)
     await server.start()
     write("farm.start", address=server.address, workers=settings.pool.workers)

@@ -1,6 +1,6 @@
 """Keeps compile workers, gives them jobs, ends those that hang, and signs what they make.
 
-A process of its own between a runtime and the workers: it holds the private key, which no process that runs LLVM on
+A process of its own between a farm and its workers: it holds the private key, which no process that runs LLVM on
 somebody's bytes ever sees, and it ends with its input. Messages come in as CompileJob and go out as CompileResult; the
 first one out is HELLO with the public key.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import selectors
 import signal
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,22 +32,39 @@ from hotblock_farm.errors import FarmError
 from hotblock_farm.frames import Frames, framed
 from hotblock_proto.v1 import artifact_pb2 as pb
 
-__all__ = ["Limits", "Supervisor", "main"]
+__all__ = ["Supervisor", "WorkerSettings", "main"]
 
 _CHUNK: Final = 1 << 16
 _TICK: Final = 0.1
-_CREATOR: Final = "hotblock embedded compiler"
+_CREATOR: Final = "hotblock farm"
 _PR_SET_PDEATHSIG: Final = 1
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a job may take, in seconds: of a processor, and by the clock. One that had next to no processor was starved."""
+_STARVED: Final = 0.05
+"""Of its wall time, what a job has had of a processor that had next to none."""
 
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """`workers`: processes that may compile; there are no more than there has been work for. `key`: the file of the private
+    key; a new key if there is none. What a job may take, in seconds: of a processor, and by the clock. `worker`: the module
+    that compiles. `dump`: a folder into which each stage of each compile is written."""
+
+    workers: int = 1
+    key: str = ""
     processor: float = 20.0
     wall: float = 60.0
-    starved: float = 0.05  # share of the wall time
+    worker: str = "hotblock_farm.worker"
+    dump: str = ""
+
+    @classmethod
+    def for_cores(cls, cores: int) -> WorkerSettings:
+        """As many workers as a machine has room for: one for each four cores."""
+        return cls(workers=max(1, min(cores // 4, 64)))
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
 
 
 @dataclass(slots=True, eq=False)
@@ -70,22 +88,22 @@ class _Worker:
 class Supervisor:
     """The loop. Not safe for threads; it has one."""
 
-    def __init__(self, source: int, sink: int, command: list[str], limits: Limits, signer: Signer) -> None:
+    def __init__(self, source: int, sink: int, settings: WorkerSettings, signer: Signer) -> None:
         self._source = source
         self._sink = sink
-        self._command = command
-        self._limits = limits
+        self._settings = settings
+        self._command = [sys.executable, "-I", "-m", settings.worker, settings.dump]
         self._signer = signer
         self._selector = selectors.DefaultSelector()
         self._jobs: deque[pb.CompileJob] = deque()
         self._workers: list[_Worker] = []
-        self._wanted = 1
         self._frames = Frames()
 
     def run(self) -> None:
         """Until the input ends."""
         self._send(pb.CompileResult(outcome=pb.CompileResult.OUTCOME_HELLO, envelope=self._signer.public))
         self._selector.register(self._source, selectors.EVENT_READ)
+        self._spawn()  # so that the first job waits for no start
         try:
             while self._turn():
                 self._give()
@@ -114,7 +132,6 @@ class Supervisor:
             if request.cancel:
                 self._cancel(request.id)
                 continue
-            self._wanted = max(1, min(request.workers, 64))
             self._jobs.append(request)
 
     def _cancel(self, number: int) -> None:
@@ -129,7 +146,7 @@ class Supervisor:
         while self._jobs:
             idle = next((worker for worker in self._workers if worker.job is None), None)
             if idle is None:
-                if len(self._workers) >= self._wanted:
+                if len(self._workers) >= self._settings.workers:
                     return
                 idle = self._spawn()
             job = self._jobs.popleft()
@@ -202,14 +219,16 @@ class Supervisor:
             if worker.job is None:
                 continue
             wall, used = now - worker.began, worker.used() - worker.processor
-            if used > self._limits.processor:
+            if used > self._settings.processor:
                 self._lose(
-                    worker, pb.CompileResult.OUTCOME_CRASHED, f"more than {self._limits.processor} s of processor time"
+                    worker,
+                    pb.CompileResult.OUTCOME_CRASHED,
+                    f"more than {self._settings.processor} s of processor time",
                 )
-            elif wall > self._limits.wall:
-                starved = used < self._limits.starved * wall and not _is_stopped(worker.process.pid)
+            elif wall > self._settings.wall:
+                starved = used < _STARVED * wall and not _is_stopped(worker.process.pid)
                 outcome = pb.CompileResult.OUTCOME_STARVED if starved else pb.CompileResult.OUTCOME_CRASHED
-                self._lose(worker, outcome, f"no answer after {self._limits.wall} s")
+                self._lose(worker, outcome, f"no answer after {self._settings.wall} s")
 
     def _lose(self, worker: _Worker, outcome: Any, log: str) -> None:
         """End a worker and answer its job."""
@@ -245,19 +264,17 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """`supervisor DUMP PROCESSOR WALL MODULE KEY`: a folder for dumps or nothing, seconds of a job, the module of the
-    workers, the file of the private key or nothing for a new key."""
+    """`supervisor SETTINGS`, as `WorkerSettings.encode` writes them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    dump, processor, wall, module, key = sys.argv[1:6]
+    settings = WorkerSettings(**json.loads(sys.argv[1]))
     try:
-        signer = Signer.load(Path(key)) if key else Signer.generate()
+        signer = Signer.load(Path(settings.key)) if settings.key else Signer.generate()
     except SignatureError as error:
         sys.exit(f"hotblock: {error}")
-    command = [sys.executable, "-I", "-m", module, dump]
     sink = os.dup(1)
     os.dup2(2, 1)  # nothing that prints may get into the messages
     with contextlib.suppress(BrokenPipeError):
-        Supervisor(0, sink, command, Limits(float(processor), float(wall)), signer).run()
+        Supervisor(0, sink, settings, signer).run()
 
 
 if __name__ == "__main__":

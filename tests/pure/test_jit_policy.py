@@ -7,9 +7,10 @@ from itertools import product
 import pytest
 
 from hotblock.jit.heat import DEFAULT_THRESHOLD, INFERENCE_THRESHOLD, is_hot
-from hotblock.jit.policy import Backoff, Degrade, Gain, pool_size
+from hotblock.jit.policy import Backoff, Degrade, Gain
 from hotblock.jit.reasons import Reason
 from hotblock.jit.states import TRANSITIONS, Effect, Event, IllegalTransitionError, State, diagram, step
+from hotblock_farm.supervisor import WorkerSettings
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, Event)), ids=lambda x: x.name)
@@ -138,9 +139,8 @@ def test_code_is_retired_only_with_enough_samples_of_one_size() -> None:
 
 
 @pytest.mark.requirement("J10")
-def test_the_pool_follows_cores_and_demand() -> None:
-    assert [pool_size(cores, 100) for cores in (1, 2, 4, 16, 64)] == [1, 1, 1, 4, 16]
-    assert [pool_size(16, waiting) for waiting in (0, 1, 3, 9)] == [1, 1, 3, 4]
+def test_the_pool_follows_cores() -> None:
+    assert [WorkerSettings.for_cores(cores).workers for cores in (1, 2, 4, 16, 64)] == [1, 1, 1, 4, 16]
 
 
 def test_reasons_are_words_with_a_text() -> None:

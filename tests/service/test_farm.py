@@ -32,7 +32,8 @@ import hotblock as hb
 from hotblock.devices.native import host_target
 from hotblock.jit import Job, Outcome, Reply
 from hotblock.jit.artifact import ARTIFACT_ABI
-from hotblock.jit.farm_client import FarmClient, FarmSettings
+from hotblock.jit.farm.client import FarmClient
+from hotblock.jit.farm.settings import FarmSettings
 from hotblock_cache.signing import Verifier
 from hotblock_farm.errors import FarmError
 from hotblock_farm.server import ServerSettings

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.native import InProcess
-from support.processes import children, descendants
+from support.processes import gone, of_household
 from support.venvs import runtime_venv
 
 import hotblock as hb
@@ -42,12 +41,9 @@ def _arguments(rows: int, seed: int = 0) -> tuple[Any, Any, Any]:
 
 @pytest.fixture
 def rt() -> Iterator[hb.Runtime]:
-    """A runtime with the embedded compiler; nothing of it is left when it is closed."""
-    before = children(os.getpid())
-    runtime = hb.Runtime(compiler="embedded")
-    yield runtime
-    runtime.close()
-    assert children(os.getpid()) == before
+    """A runtime with the embedded farm."""
+    with hb.Runtime(compiler="embedded") as runtime:
+        yield runtime
 
 
 def warm(runtime: hb.Runtime, call: Callable[[], Any], calls: int = 3 * DEFAULT_THRESHOLD) -> None:
@@ -58,12 +54,14 @@ def warm(runtime: hb.Runtime, call: Callable[[], Any], calls: int = 3 * DEFAULT_
 
 
 @pytest.mark.requirement("J1", "J2", "J5", "J9")
-def test_a_hot_segment_is_compiled_behind_the_caller_s_back(rt: hb.Runtime, own_rt: hb.Runtime) -> None:
+def test_a_hot_segment_is_compiled_behind_the_caller_s_back(
+    rt: hb.Runtime, own_rt: hb.Runtime, hotblock_home: Path
+) -> None:
     compiled, interpreted = rt.load(gelu_of_product), own_rt.load(gelu_of_product)
     for number in range(DEFAULT_THRESHOLD - 1):
         compiled(*_arguments(3 + number))
     assert rt.report().compiles_requested == 0
-    assert not descendants(os.getpid())  # nothing is started before something is hot
+    assert not hotblock_home.exists() or not of_household(hotblock_home)  # nothing is started before something is hot
     compiled(*_arguments(40))
     assert rt.report().compiles_requested == 1
     assert rt.wait_idle(PATIENCE)
@@ -512,7 +510,7 @@ def test_a_runtime_runs_compiled_code_without_llvm_in_its_process(tmp_path: Path
 
 
 @pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a fork that lives"])
-def test_a_killed_runtime_leaves_no_process(forked: bool, tmp_path: Path) -> None:
+def test_a_killed_runtime_leaves_no_process(forked: bool, tmp_path: Path, hotblock_home: Path) -> None:
     code = WITHOUT_LLVM.replace(
         "with hb.Runtime(compiler=Embedded(), hot_threshold=1) as rt:",
         "rt = hb.Runtime(compiler=Embedded(), hot_threshold=1)\nif True:",
@@ -523,15 +521,11 @@ def test_a_killed_runtime_leaves_no_process(forked: bool, tmp_path: Path) -> Non
     process = subprocess.Popen([sys.executable, script(tmp_path, code)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     child = int(process.stdout.readline())
-    left = [pid for pid in descendants(process.pid) if pid != child]
-    assert len(left) == 2  # the supervisor and a worker
+    assert len(of_household(hotblock_home)) == 4  # the farm, its Redis, the supervisor and a worker
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{pid}") for pid in left) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    found = [pid for pid in left if os.path.exists(f"/proc/{pid}")]
+    left = gone(hotblock_home, 10)
     if forked:
         os.kill(child, signal.SIGKILL)
-    assert not found
+    assert left

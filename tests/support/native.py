@@ -63,8 +63,9 @@ class InProcess:
             Reply(job.number, _OUTCOMES[reply.outcome], envelope, frozenset(reply.refused), reply.log), self._verifier
         )
 
-    def disown(self) -> None:
+    def disown(self) -> bool:
         """Nothing was started."""
+        return True
 
     def close(self) -> None:
         """Nothing was started."""

@@ -12,28 +12,35 @@ __all__ = ["runtime_venv"]
 _ROOT = Path(__file__).parents[2]
 
 
-def runtime_venv(folder: Path) -> Path:
-    """The Python of a new environment: hotblock and its dependencies without extras, as they are installed here."""
+def runtime_venv(folder: Path, sources: Path = _ROOT, extras: frozenset[str] = frozenset()) -> Path:
+    """The Python of a new environment: hotblock as it is in `sources`, and what it and some of its extras depend on, as that
+    is installed here."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python3*/site-packages")
-    for name in _closure("hotblock"):
+    for name in _closure("hotblock", extras):
         distribution = importlib.metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
             (site / top).symlink_to(str(distribution.locate_file(top)))
-    sources = "".join(f"{_ROOT / part}\n" for part in ("proto", "cache", "runtime", "compiler_service"))
-    (site / "sources.pth").write_text(sources)
+    parts = ("proto", "cache", "runtime", "compiler_service")
+    (site / "sources.pth").write_text("".join(f"{sources / part}\n" for part in parts))
+    if "farm" in extras:
+        points = site / "hotblock_test-1.dist-info"
+        points.mkdir()
+        (points / "entry_points.txt").write_text("[hotblock.compilers]\nembedded = hotblock_farm.embedded:Embedded\n")
+        (points / "METADATA").write_text("Metadata-Version: 2.1\nName: hotblock-test\nVersion: 1\n")
     return folder / "bin" / "python"
 
 
-def _closure(name: str) -> set[str]:
-    """Names of the distributions that one needs without extras, without its own."""
+def _closure(name: str, extras: frozenset[str]) -> set[str]:
+    """Names of the distributions that one needs with some of its extras, without its own."""
     found: set[str] = set()
     work = [name]
     while work:
         for line in importlib.metadata.requires(work.pop()) or ():
             requirement, _, marker = line.partition(";")
             needed = re.split(r"[<>=!~ \[(]", requirement.strip(), maxsplit=1)[0]
-            if "extra ==" in marker or needed in found:
+            extra = re.search(r"extra == ['\"](.*?)['\"]", marker)
+            if needed in found or (extra is not None and extra[1] not in extras):
                 continue
             try:
                 importlib.metadata.distribution(needed)

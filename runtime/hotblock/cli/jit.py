@@ -80,8 +80,9 @@ class _Collector:
         self.jobs.append(job)
         self._deliver(Reply(job.number, Outcome.REFUSED), Verifier({}))
 
-    def disown(self) -> None:
+    def disown(self) -> bool:
         """Nothing was started."""
+        return True
 
     def close(self) -> None:
         """Nothing was started."""

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hotblock.cli.report import emit_json
 from hotblock.errors import HotblockError
-from hotblock.jit.farm_client import FarmSettings
+from hotblock.jit.farm.settings import FarmSettings
 from hotblock_cache.errors import SignatureError
 from hotblock_cache.signing import Signer, key_id, read_public, write_public
 

@@ -22,7 +22,6 @@ class Job:
     segment: bytes  # canonical bytes
     shape_class: bytes  # canonical bytes
     target: str
-    workers: int = 1  # how many processes may compile
 
 
 class Outcome(Enum):
@@ -61,8 +60,9 @@ class Compiler(Protocol):
 
     def submit(self, job: Job) -> None: ...
 
-    def disown(self) -> None:
-        """This process is a fork: hold nothing of the parent's, so that the compiler ends when the parent does."""
+    def disown(self) -> bool:
+        """This process is a fork: hold nothing of the parent's, and forget what the parent has asked for. Whether jobs can
+        be submitted here."""
         ...
 
     def close(self) -> None:
@@ -102,8 +102,9 @@ class Decline:
     def submit(self, job: Job) -> None:
         self._deliver(Reply(job.number, Outcome.REFUSED, log="this compiler declines everything"), Verifier({}))
 
-    def disown(self) -> None:
+    def disown(self) -> bool:
         """Nothing was started."""
+        return True
 
     def close(self) -> None:
         """Nothing was started."""

@@ -38,7 +38,7 @@ def choose(compiler: str | Compiler | None) -> tuple[Compiler | None, Reason]:
             return None, Reason.NO_COMPILER
         raise HotblockError("no compiler is installed; pip install 'hotblock[farm]'", reason="compiler")
     if isinstance(compiler, str) and compiler.startswith("grpc"):
-        from hotblock.jit.farm_client import FarmClient  # gRPC takes a tenth of a second to import
+        from hotblock.jit.farm.client import FarmClient  # gRPC takes a tenth of a second to import
 
         return FarmClient(compiler), Reason.DISABLED
     if isinstance(compiler, str) or not hasattr(compiler, "submit"):

@@ -29,7 +29,7 @@ from hotblock.jit.binding import Bound
 from hotblock.jit.compiler import Compiler, Job, Outcome, Reply, WarmCache
 from hotblock.jit.heat import is_hot
 from hotblock.jit.memory import ThreadMemory
-from hotblock.jit.policy import FAILURES_TO_BAN, Backoff, Degrade, pool_size
+from hotblock.jit.policy import FAILURES_TO_BAN, Backoff, Degrade
 from hotblock.jit.reasons import Reason
 from hotblock.jit.states import Effect, Event, State, step
 from hotblock.jit.unit import Unit
@@ -261,8 +261,7 @@ class Driver:
             version.state, _ = step(version.state, Event.HOT)
             version.reason, version.generation = Reason.REQUESTED, number
             shape_class = version.shape_class.encode()
-            workers = pool_size(os.cpu_count() or 1, len(self._pending) + 1)
-            job = Job(number, _NAMESPACE, unit.encoded, shape_class, self.target, workers)
+            job = Job(number, _NAMESPACE, unit.encoded, shape_class, self.target)
             self._pending[number] = unit, version, job
             self.counters.requested += 1
             self.degrade.request(number, now)
@@ -412,18 +411,18 @@ class Driver:
             return list(self.units)
 
     def disown(self) -> None:
-        """This process is a fork. A compiler that has been used is the parent's: nothing more is asked of it, and installed
-        code goes on. One that has not been used is this process's own."""
+        """This process is a fork. A compiler that the parent has used may be of no use here: then nothing more is compiled,
+        and installed code goes on."""
         self._lock, self._packing = threading.Condition(), threading.Lock()
         self.installed.disown()
         self.threads = threads() if self._compiler is None else Threads(1, (0, 0, 0), "")
-        if self._compiler is not None and self.counters.requested:
-            self._compiler.disown()
+        if self._compiler is not None:
+            self._forked = not self._compiler.disown()
             for _, version, _ in self._pending.values():
-                version.state, version.reason = State.COLD, Reason.FORKED
+                version.state, version.reason = State.COLD, Reason.FORKED if self._forked else Reason.COLD
             self._pending.clear()
-            self._forked = True
-            _logger.warning("this process is a fork: nothing more is compiled in it")
+            if self._forked:
+                _logger.warning("this process is a fork: nothing more is compiled in it")
 
     def close(self) -> None:
         """Stop the compiler. Nothing is installed afterwards."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-__all__ = ["FAILURES_TO_BAN", "Backoff", "Degrade", "Gain", "pool_size"]
+__all__ = ["FAILURES_TO_BAN", "Backoff", "Degrade", "Gain"]
 
 FAILURES_TO_BAN: Final = 3
 
@@ -131,8 +131,3 @@ class Gain:
 
 def _median(values: Sequence[float]) -> float:
     return statistics.median(values)
-
-
-def pool_size(cores: int, waiting: int) -> int:
-    """Compile processes: one for each four cores, no more than there is work."""
-    return max(1, min(max(1, cores // 4), waiting))

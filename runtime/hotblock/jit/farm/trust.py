@@ -1,0 +1,90 @@
+"""Which envelopes a host believes: those that a trusted key has signed, and that are what was asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from hotblock.jit.artifact import ARTIFACT_ABI
+from hotblock_cache.envelope import opened
+from hotblock_cache.errors import CacheError, SignatureError
+from hotblock_cache.signing import Verifier
+from hotblock_cache.store import Found
+from hotblock_proto.v1 import artifact_pb2
+
+__all__ = ["Trust"]
+
+_logger = logging.getLogger("hotblock.jit")
+_AGE: Final = 30.0
+_SOONEST: Final = 1.0
+
+
+class Trust:
+    """The keys in a folder, read again every 30 s, and earlier when something is signed by a key that is not there. Safe for
+    threads."""
+
+    def __init__(self, folder: Path, demanded: bool = True) -> None:
+        """`demanded`: somebody has to see to it that there are keys, and is told."""
+        self._folder = folder
+        self._demanded = demanded
+        self._lock = threading.Lock()
+        self._read = float("-inf")
+        self._verifier = Verifier.of()
+
+    @property
+    def latest(self) -> Verifier:
+        """The keys as they were read last. No I/O."""
+        return self._verifier
+
+    def verifier(self, age: float = _AGE) -> Verifier:
+        """The keys, as they were at most so many seconds ago."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._read <= age:
+                return self._verifier
+            try:
+                self._verifier = Verifier.of_folder(self._folder)
+            except SignatureError as error:
+                _logger.warning("%s; the keys of before stay trusted", error)
+            if not len(self._verifier) and self._demanded and age == _AGE:
+                _logger.warning("no key is trusted: `hotblock keys trust FILE` adds one to %s", self._folder)
+            self._read = now
+            return self._verifier
+
+    def artifact(self, envelope: bytes) -> artifact_pb2.Artifact | None:
+        """What is in an envelope, None for one that is not believed."""
+        try:
+            try:
+                payload = opened(envelope, self.verifier()).payload
+            except SignatureError as error:
+                if error.reason != "unknown_key":
+                    raise
+                payload = opened(envelope, self.verifier(_SOONEST)).payload
+            return artifact_pb2.Artifact.FromString(payload)
+        except (CacheError, DecodeError) as error:
+            _logger.warning("an artifact that is not used: %s", error)
+            return None
+
+    def is_sound(self, found: Found) -> bool:
+        """Whether an envelope is believed, and is what its place says."""
+        artifact, place = self.artifact(found.envelope), found.place
+        return artifact is not None and (
+            artifact.abi,
+            artifact.namespace,
+            artifact.segment,
+            artifact.specialization,
+            artifact.engine,
+            artifact.target,
+        ) == (
+            ARTIFACT_ABI,
+            place.namespace,
+            place.segment,
+            place.specialization,
+            found.entry.engine,
+            found.entry.target,
+        )
