@@ -15,6 +15,7 @@ from pathlib import Path
 import chains
 import numpy as np
 import workloads as w
+from homes import fresh_home
 from ours import decoder
 
 import hotblock as hb
@@ -247,7 +248,7 @@ def latencies():
     for compiler in ("off", None):
         times = []
         for _ in range(4):
-            with hb.Runtime(compiler=compiler) as rt:
+            with fresh_home(), hb.Runtime(compiler=compiler) as rt:
                 layers = [{name: rt.constant(a) for name, a in layer.items()} for layer in w.decoder_weights()]
                 loaded = rt.load(decoder)
                 for number in range(26):

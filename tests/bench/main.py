@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import workloads as w
+from homes import fresh_home
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -218,6 +219,7 @@ def main() -> int:
     console = Console()
     peers = str(Path(options.peer_python).absolute())
     with (
+        fresh_home(),
         engine("hotblock", sys.executable, "ours.py") as ours,
         engine("torch", peers, "torch_peer.py") as torch,
         engine("jax", peers, "jax_peer.py") as jax,
@@ -230,7 +232,8 @@ def main() -> int:
     for line in agree(series):
         console.print(f"[red]{line}")
     rows = report(series, console)
-    own = figures(console)
+    with fresh_home():
+        own = figures(console)
     if options.json:
         times = {f"{name}: {variant}": one.all for (name, variant), one in series.items()}
         options.json.write_text(json.dumps({"ratios": rows, "figures": own, "seconds": times}))

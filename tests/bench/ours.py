@@ -10,6 +10,7 @@ from pathlib import Path
 import chains
 import numpy as np
 import workloads as w
+from homes import fresh_home
 from worker import repeated, serve, timed
 
 import hotblock as hb
@@ -77,11 +78,11 @@ def w1(function, compiler):
 
 
 def w1_cold():
-    """The whole stream from nothing: the runtime, loading and every compile are in the time."""
+    """The whole stream from nothing: the runtime, its farm, loading and every compile are in the time."""
 
     def run(number):
         def stream():
-            with hb.Runtime() as runtime:
+            with fresh_home(), hb.Runtime() as runtime:
                 layers = [{name: runtime.constant(a) for name, a in layer.items()} for layer in w.decoder_weights()]
                 loaded = runtime.load(decoder)
                 for request in range(w.STREAM):

@@ -21,12 +21,11 @@ __all__ = ["Trust"]
 
 _logger = logging.getLogger("hotblock.jit")
 _AGE: Final = 30.0
-_SOONEST: Final = 1.0
 
 
 class Trust:
-    """The keys in a folder, read again every 30 s, and earlier when something is signed by a key that is not there. Safe for
-    threads."""
+    """The keys in a folder, read again every 30 s, and at once when something is signed by a key that was not there and the
+    folder has changed. Safe for threads."""
 
     def __init__(self, folder: Path, demanded: bool = True) -> None:
         """`demanded`: somebody has to see to it that there are keys, and is told."""
@@ -34,6 +33,7 @@ class Trust:
         self._demanded = demanded
         self._lock = threading.Lock()
         self._read = float("-inf")
+        self._stamp = 0  # of the folder as it was read
         self._verifier = Verifier.of()
 
     @property
@@ -41,20 +41,26 @@ class Trust:
         """The keys as they were read last. No I/O."""
         return self._verifier
 
-    def verifier(self, age: float = _AGE) -> Verifier:
-        """The keys, as they were at most so many seconds ago."""
+    def verifier(self, unknown: bool = False) -> Verifier:
+        """The keys, as they were at most 30 s ago; `unknown`: one that was not among them is asked for."""
         with self._lock:
-            now = time.monotonic()
-            if now - self._read <= age:
+            now, stamp = time.monotonic(), self._changed()
+            if now - self._read <= _AGE and not (unknown and stamp != self._stamp):
                 return self._verifier
             try:
                 self._verifier = Verifier.of_folder(self._folder)
             except SignatureError as error:
                 _logger.warning("%s; the keys of before stay trusted", error)
-            if not len(self._verifier) and self._demanded and age == _AGE:
+            if not len(self._verifier) and self._demanded:
                 _logger.warning("no key is trusted: `hotblock keys trust FILE` adds one to %s", self._folder)
-            self._read = now
+            self._read, self._stamp = now, stamp
             return self._verifier
+
+    def _changed(self) -> int:
+        try:
+            return self._folder.stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def artifact(self, envelope: bytes) -> artifact_pb2.Artifact | None:
         """What is in an envelope, None for one that is not believed."""
@@ -64,7 +70,7 @@ class Trust:
             except SignatureError as error:
                 if error.reason != "unknown_key":
                     raise
-                payload = opened(envelope, self.verifier(_SOONEST)).payload
+                payload = opened(envelope, self.verifier(unknown=True)).payload
             return artifact_pb2.Artifact.FromString(payload)
         except (CacheError, DecodeError) as error:
             _logger.warning("an artifact that is not used: %s", error)
