@@ -3,6 +3,7 @@ whole file or none; there is no lock.
 
     <root>/<namespace>/index/<segment>/<specialization>/<engine>     an entry; its time is that of its last use
     <root>/<namespace>/blobs/<digest>                                 an envelope
+    <root>/<namespace>/policy/policy, segments/<digest>               the policy; segments, to be compiled anew
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from hotblock_cache.errors import StoreError
-from hotblock_cache.store import MAX_ENGINES, Entry, Place
+from hotblock_cache.store import MAX_ENGINES, Entry, Kind, Place
 
 __all__ = ["DiskTier"]
 
 _LIMIT: Final = 4 << 30
+_KEPT: Final = {Kind.POLICY: "policy", Kind.SEGMENT: "segments"}  # the rest is not for long
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -92,6 +94,13 @@ class DiskTier:
                 used.append((max(map(_last_use, _listed(path)), default=0.0), specialization))
         return [specialization for _, specialization in sorted(used, reverse=True)]
 
+    def value(self, namespace: str, kind: Kind, name: bytes) -> bytes | None:
+        return _read(self._value(namespace, kind, name)) if kind in _KEPT else None
+
+    def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None) -> None:
+        if kind in _KEPT:
+            self._write(self._value(namespace, kind, name), data)
+
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         for segment in _listed(self._namespace(namespace) / "index"):
             for specialization in _listed(segment):
@@ -114,6 +123,9 @@ class DiskTier:
 
     def _blob(self, namespace: str, digest: bytes) -> Path:
         return self._namespace(namespace) / "blobs" / digest.hex()
+
+    def _value(self, namespace: str, kind: Kind, name: bytes) -> Path:
+        return self._namespace(namespace) / _KEPT[kind] / (name.hex() or kind.value)
 
     def _write(self, path: Path, data: bytes) -> None:
         try:

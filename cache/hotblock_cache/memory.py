@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
-from hotblock_cache.store import MAX_ENGINES, Entry, Place
+from hotblock_cache.store import MAX_ENGINES, Entry, Kind, Place
 
 __all__ = ["MemoryTier"]
 
 _LIMIT: Final = 256 << 20
+_VALUES: Final = 4096
 
 
 class MemoryTier:
@@ -25,6 +27,7 @@ class MemoryTier:
         self._lock = threading.Lock()
         self._index: OrderedDict[Place, dict[bytes, Entry]] = OrderedDict()
         self._blobs: dict[tuple[str, bytes], bytes] = {}
+        self._values: OrderedDict[tuple[str, Kind, bytes], tuple[bytes, float]] = OrderedDict()
 
     def entries(self, place: Place) -> list[Entry]:
         with self._lock:
@@ -81,6 +84,19 @@ class MemoryTier:
                 and any(entry.target == target for entry in engines.values())
             ]
         return [place.specialization for place in places]
+
+    def value(self, namespace: str, kind: Kind, name: bytes) -> bytes | None:
+        with self._lock:
+            data, until = self._values.get((namespace, kind, name), (None, 0.0))
+            return data if until > time.monotonic() else None
+
+    def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None) -> None:
+        with self._lock:
+            until = time.monotonic() + seconds if seconds is not None else float("inf")
+            self._values[namespace, kind, name] = data, until
+            self._values.move_to_end((namespace, kind, name))
+            if len(self._values) > _VALUES:
+                self._values.popitem(last=False)
 
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         with self._lock:

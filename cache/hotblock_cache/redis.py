@@ -4,9 +4,12 @@
     hb:1:<ns>:{<segment>}:cls:<target>           zset: specializations by last use
     hb:1:<ns>:segments                           set: segments there are, for people
     hb:1:<ns>:{<digest>}                         an envelope
+    hb:1:<ns>:{<segment>}:segment                the segment's bytes, to be compiled anew
+    hb:1:<ns>:{<recipe>}:negative, :crashes      what became of a compile that made nothing; how often
+    hb:1:<ns>:policy                             the policy
 
-Everything has a time to live, so a server with `maxmemory-policy volatile-lru` evicts this and not the queue. Library
-defaults are not used: they wait for seconds and retry.
+Everything but the policy has a time to live, so a server with `maxmemory-policy volatile-lru` evicts this and not the
+queue. Library defaults are not used: they wait for seconds and retry.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from hotblock_cache.errors import StoreError
-from hotblock_cache.store import MAX_ENGINES, Entry, Place
+from hotblock_cache.store import MAX_ENGINES, Entry, Kind, Place
 
 __all__ = ["RedisSettings", "RedisTier", "connect"]
 
@@ -114,6 +117,16 @@ class RedisTier:
             found: list[bytes] = self._client.zrevrange(_recent(namespace, segment, target), 0, -1)
         return found
 
+    def value(self, namespace: str, kind: Kind, name: bytes) -> bytes | None:
+        with _errors():
+            data: bytes | None = self._client.get(_value(namespace, kind, name))
+        return data
+
+    def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None) -> None:
+        life = round(1000 * seconds) if seconds is not None else None
+        with _errors():
+            self._client.set(_value(namespace, kind, name), data, px=life)
+
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         with _errors():
             segments = self._client.smembers(_segments(namespace))
@@ -145,6 +158,10 @@ def _segments(namespace: str) -> str:
 
 def _blob(namespace: str, digest: bytes) -> str:
     return f"hb:1:{namespace}:{{{digest.hex()}}}"
+
+
+def _value(namespace: str, kind: Kind, name: bytes) -> str:
+    return f"hb:1:{namespace}:{{{name.hex()}}}:{kind.value}" if name else f"hb:1:{namespace}:{kind.value}"
 
 
 @contextmanager

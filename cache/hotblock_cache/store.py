@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError
 from hotblock_cache.errors import StoreError
 from hotblock_proto.v1 import farm_pb2 as pb
 
-__all__ = ["MAX_ENGINES", "Entry", "Found", "Place", "Tier", "digest_of"]
+__all__ = ["MAX_ENGINES", "Entry", "Found", "Kind", "Place", "Tier", "digest_of"]
 
 MAX_ENGINES: Final = 4
 """Engines whose code for one specialization is kept."""
@@ -21,6 +22,15 @@ MAX_ENGINES: Final = 4
 def digest_of(envelope: bytes) -> bytes:
     """The name of a blob."""
     return hashlib.sha256(envelope).digest()
+
+
+class Kind(Enum):
+    """Values that are kept besides code, each under a name of bytes."""
+
+    POLICY = "policy"  # signed; the name is empty
+    SEGMENT = "segment"  # canonical bytes, by digest
+    NEGATIVE = "negative"  # what became of a compile that made nothing, by recipe
+    CRASHES = "crashes"  # how often a compile has ended its worker, by recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,8 @@ class Entry:
     target: str
     compile_ms: int = 0
     checked: bool = False  # a runtime has compared it with its interpreter, and it agreed
+    shape_class: bytes = b""  # canonical bytes, with which it can be compiled anew
+    made: int = 0  # seconds since 1970
 
     def encode(self) -> bytes:
         return pb.IndexEntry(
@@ -51,6 +63,8 @@ class Entry:
             target=self.target,
             compile_ms=self.compile_ms,
             checked=self.checked,
+            shape_class=self.shape_class,
+            made=self.made,
         ).SerializeToString(deterministic=True)
 
     @classmethod
@@ -62,7 +76,16 @@ class Entry:
             raise StoreError("an index entry that cannot be read", reason="corrupt") from None
         if len(found.engine) != 32 or len(found.digest) != 32:
             raise StoreError("an index entry without its digests", reason="corrupt")
-        return cls(found.engine, found.digest, found.size, found.target, found.compile_ms, found.checked)
+        return cls(
+            found.engine,
+            found.digest,
+            found.size,
+            found.target,
+            found.compile_ms,
+            found.checked,
+            found.shape_class,
+            found.made,
+        )
 
     def agreed(self) -> Entry:
         """The same, compared."""
@@ -105,6 +128,14 @@ class Tier(Protocol):
 
     def recent(self, namespace: str, segment: bytes, target: str) -> list[bytes]:
         """Specializations of a segment for a target, the last used first."""
+        ...
+
+    def value(self, namespace: str, kind: Kind, name: bytes) -> bytes | None:
+        """Another value that is kept."""
+        ...
+
+    def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None) -> None:
+        """Keep a value for so many seconds, None for as long as possible. A tier may have no place for a kind."""
         ...
 
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:

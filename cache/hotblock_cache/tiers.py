@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from hotblock_cache.breaker import Breaker, BreakerSettings
 from hotblock_cache.errors import StoreError
-from hotblock_cache.store import Entry, Found, Place, Tier, digest_of
+from hotblock_cache.store import Entry, Found, Kind, Place, Tier, digest_of
 
 __all__ = ["Layer", "Tiers"]
 
@@ -49,13 +49,18 @@ class Tiers:
         self.errors: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
-    def find(self, place: Place, accepts: Callable[[Entry], bool] = lambda entry: True) -> Found | None:
-        """An entry that is accepted, with its blob."""
+    def find(
+        self,
+        place: Place,
+        accepts: Callable[[Entry], bool] = lambda entry: True,
+        rank: Callable[[Entry], int] = lambda entry: 0,
+    ) -> Found | None:
+        """An entry that is accepted, with its blob; of several that of the lowest rank."""
         reason = "absent"
         for number, layer in enumerate(self.layers):
             entries = self._ask(layer, lambda tier: tier.entries(place)) or []
             # What has been compared before what has not.
-            for entry in sorted(filter(accepts, entries), key=lambda entry: not entry.checked):
+            for entry in sorted(filter(accepts, entries), key=lambda entry: (rank(entry), not entry.checked)):
                 found = self._whole(layer, place, entry)
                 if found is None:
                     reason = "blob"
@@ -91,6 +96,23 @@ class Tiers:
         for layer in self.layers:
             found.update(dict.fromkeys(self._ask(layer, lambda tier: tier.recent(namespace, segment, target)) or ()))
         return list(found)
+
+    def value(self, namespace: str, kind: Kind, name: bytes = b"") -> bytes | None:
+        """A value that some tier keeps, the nearest one's."""
+        return next(self.values(namespace, kind, name), None)
+
+    def values(self, namespace: str, kind: Kind, name: bytes = b"") -> Iterator[bytes]:
+        """What each tier keeps under a name, the nearest first."""
+        for layer in self.layers:
+            data = self._ask(layer, lambda tier: tier.value(namespace, kind, name))
+            if data is not None:
+                yield data
+
+    def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None = None) -> None:
+        """Keep a value in every tier that may be written."""
+        for layer in self.layers:
+            if layer.writable:
+                self._ask(layer, lambda tier: tier.keep(namespace, kind, name, data, seconds))
 
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         """All entries, each once."""

@@ -20,6 +20,7 @@ from hotblock_cache.errors import CacheError
 from hotblock_cache.redis import RedisSettings
 from hotblock_farm.errors import FarmError
 from hotblock_farm.journal import journal
+from hotblock_farm.negatives import NegativeSettings
 from hotblock_farm.redis_queue import QueueSettings
 from hotblock_farm.server import Role, ServerSettings, Tls, serve
 from hotblock_farm.supervisor import WorkerSettings
@@ -45,6 +46,7 @@ def farm() -> None:
     "--role", type=click.Choice([r.value for r in Role]), default="all", show_default=True, help="What this one does."
 )
 @click.option("--lease", default=5.0, show_default=True, help="Seconds after which a silent worker's jobs are others'.")
+@click.option("--crashed", default=60.0, show_default=True, help="Seconds that a crash is remembered; doubles.")
 @click.option("--tokens", type=_path, help="The file of callers: a token, its namespace, perhaps admin on each line.")
 @click.option("--tls-cert", type=_path, help="The server's certificate, PEM.")
 @click.option("--tls-key", type=_path, help="Its private key, PEM.")
@@ -74,6 +76,7 @@ def serve_(**options: Any) -> None:
         trust=options["trust"],
         tls=Tls(options["tls_cert"], options["tls_key"], options["tls_client_ca"]) if options["tls_cert"] else None,
         drain=options["drain"],
+        negatives=NegativeSettings(crashed=options["crashed"]),
         role=Role(options["role"]),
         queue=QueueSettings(options["redis"], lease=options["lease"]) if options["redis"] else None,
     )

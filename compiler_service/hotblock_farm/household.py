@@ -45,8 +45,8 @@ _START: Final = 20.0
 @dataclass(frozen=True, slots=True)
 class HouseholdSettings:
     """`home`: the folder of what is kept, "" for nothing. `run`: the folder of sockets. `idle`: seconds that a farm stays
-    without clients. `redis`: the command of a Redis server, "" to look for one, "off" for none. The rest: see
-    `WorkerSettings`."""
+    without clients. `redis`: the command of a Redis server, "" to look for one, "off" for none. `crashed`: see
+    `NegativeSettings`. The rest: see `WorkerSettings`."""
 
     home: str = ""
     run: str = ""
@@ -55,6 +55,7 @@ class HouseholdSettings:
     dump: str = ""
     processor: float = 20.0
     wall: float = 60.0
+    crashed: float = 60.0
     worker: str = "hotblock_farm.worker"
 
     @classmethod

@@ -15,6 +15,7 @@ from hotblock_cache.store import Entry, Found, Place, digest_of
 from hotblock_cache.tiers import Tiers
 from hotblock_farm.engine import ENGINE
 from hotblock_farm.journal import write
+from hotblock_farm.negatives import Negatives
 from hotblock_farm.pool import Pool
 from hotblock_proto.v1 import artifact_pb2 as pb
 
@@ -27,6 +28,7 @@ class Work:
 
     place: Place
     job: pb.CompileJob
+    request: str = ""  # id of the call that asked first, for logs
 
     @property
     def recipe(self) -> bytes:
@@ -36,15 +38,16 @@ class Work:
 class Maker:
     """Belongs to one event loop."""
 
-    def __init__(self, pool: Pool, tiers: Tiers) -> None:
+    def __init__(self, pool: Pool, tiers: Tiers, negatives: Negatives) -> None:
         self.pool = pool
+        self._negatives = negatives
         self.counts: Counter[str] = Counter()  # results by outcome
         self._tiers = tiers
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._numbers = itertools.count(1)
 
     async def make(self, work: Work) -> pb.CompileResult:
-        """What becomes of it. Raises FarmError if no workers can be started."""
+        """What becomes of it. Raises FarmError if there are no workers."""
         place, engine = work.place, ENGINE.digest
         known = await asyncio.to_thread(self._tiers.find, place, lambda entry: entry.engine == engine)
         if known is not None:
@@ -59,6 +62,7 @@ class Maker:
             number=number,
             target=work.job.target,
             namespace=place.namespace,
+            request=work.request,
         )
         reply = await self.pool.compile(work.job)
         outcome = pb.CompileResult.Outcome.Name(reply.outcome).removeprefix("OUTCOME_").lower()
@@ -72,6 +76,14 @@ class Maker:
                 size=len(reply.envelope),
                 target=work.job.target,
                 compile_ms=round(1000 * reply.seconds),
+                shape_class=work.job.shape_class,
+                made=int(time.time()),
             )
             await asyncio.to_thread(self._tiers.put, Found(place, entry, reply.envelope))
+        else:
+            await self.given_up(work, reply)
         return reply
+
+    async def given_up(self, work: Work, result: pb.CompileResult) -> None:
+        """Remember that nothing came of it."""
+        await asyncio.to_thread(self._negatives.add, work.place, result)

@@ -1,7 +1,7 @@
 """The compile workers of a farm: a supervisor process behind pipes, for an asyncio server.
 
 The supervisor (`hotblock_farm.supervisor`) holds the private key and the workers; this side holds neither. One that dies is
-replaced at the next job; what it had is answered as crashed.
+replaced at the next job; what it had is to be asked for again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Pool:
         self._starting = asyncio.Lock()
 
     async def compile(self, job: pb.CompileJob) -> pb.CompileResult:
-        """What becomes of a job; its `id` is overwritten. Raises FarmError if no supervisor can be started."""
+        """What becomes of a job; its `id` is overwritten. Raises FarmError if there is no supervisor, or no more."""
         await self.start()
         assert self._process is not None and self._process.stdin is not None
         job.id = next(self._numbers)
@@ -96,7 +96,7 @@ class Pool:
             return self._public
 
     async def close(self) -> None:
-        """Stop the supervisor and its workers. Jobs under way are answered as crashed."""
+        """Stop the supervisor and its workers. Jobs under way end with FarmError."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             assert process.stdin is not None
@@ -129,10 +129,8 @@ class Pool:
         if not hello.done():
             hello.set_exception(FarmError("the supervisor of the workers does not start", reason="supervisor"))
         waiting, self._waiting = self._waiting, {}
-        for number, (future, _) in waiting.items():
-            if not future.done():
-                future.set_result(
-                    pb.CompileResult(id=number, outcome=pb.CompileResult.OUTCOME_CRASHED, log="the supervisor is gone")
-                )
+        for future, _ in waiting.values():
+            if not future.done():  # says nothing of the job: it may be tried again, here or elsewhere
+                future.set_exception(FarmError("the supervisor of the workers is gone", reason="supervisor"))
         if self._process is process:
             self._process = None

@@ -45,7 +45,7 @@ _BLOCK: Final = 0.5  # seconds that a command waits for something to come
 
 _ENQUEUE: Final = """
 if redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) then
-  redis.call('XADD', KEYS[2], '*', 'recipe', ARGV[2], 'job', ARGV[3], 'specialization', ARGV[4])
+  redis.call('XADD', KEYS[2], '*', 'recipe', ARGV[2], 'job', ARGV[3], 'specialization', ARGV[4], 'request', ARGV[5])
   return 1
 end
 return 0
@@ -80,6 +80,13 @@ def _client(settings: QueueSettings, wait: float = 0.0) -> Any:
         retry_on_error=[],
         health_check_interval=0,
     )
+
+
+def _work(fields: dict[bytes, bytes]) -> Work:
+    """What an entry of a stream says is to be done. Raises DecodeError or KeyError."""
+    job = pb.CompileJob.FromString(fields[b"job"])
+    place = Place(job.namespace, hashlib.sha256(job.segment).digest(), fields[b"specialization"])
+    return Work(place, job, fields[b"request"].decode(errors="replace"))
 
 
 def _is_cancelled() -> bool:
@@ -147,6 +154,7 @@ class RedisQueue:
                     recipe,
                     work.job.SerializeToString(),
                     work.place.specialization,
+                    work.request,
                 )
                 done, _ = await asyncio.wait((future,), timeout=1.0)
                 if done:
@@ -199,10 +207,16 @@ class RedisWorker:
     """Takes jobs from the shared queue and has them made, as many at once as there are workers."""
 
     def __init__(
-        self, settings: QueueSettings, make: Callable[[Work], Awaitable[pb.CompileResult]], workers: int
+        self,
+        settings: QueueSettings,
+        make: Callable[[Work], Awaitable[pb.CompileResult]],
+        given_up: Callable[[Work, pb.CompileResult], Awaitable[None]],
+        workers: int,
     ) -> None:
+        """`make` does the work; `given_up` is told of work that nobody tries any more."""
         self._settings = settings
         self._make = make
+        self._given_up = given_up
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._free = asyncio.Semaphore(workers)
         self._jobs: set[asyncio.Task[None]] = set()
@@ -280,6 +294,8 @@ class RedisWorker:
                     write("queue.poison", recipe=fields[b"recipe"].hex())
                     log = "two workers ended while they had this job"
                     result = pb.CompileResult(outcome=pb.CompileResult.OUTCOME_CRASHED, log=log)
+                    with contextlib.suppress(DecodeError, KeyError):
+                        await self._given_up(_work(fields), result)
                     await self._finish(client, stream, number, fields[b"recipe"], result)
                     continue
                 write("queue.reclaimed", recipe=fields[b"recipe"].hex())
@@ -304,9 +320,7 @@ class RedisWorker:
         over = asyncio.Event()
         lease = asyncio.create_task(self._keep(client, stream, number, over))
         try:
-            job = pb.CompileJob.FromString(fields[b"job"])
-            place = Place(job.namespace, hashlib.sha256(job.segment).digest(), fields[b"specialization"])
-            result = await self._make(Work(place, job))
+            result = await self._make(_work(fields))
             await self._finish(client, stream, number, fields[b"recipe"], result)
         except (redis.RedisError, OSError, FarmError, DecodeError, KeyError) as error:
             write("queue.job_lost", error=f"{type(error).__name__}: {error}")

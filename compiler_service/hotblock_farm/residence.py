@@ -22,6 +22,7 @@ from hotblock_cache.redis import RedisSettings
 from hotblock_farm.errors import FarmError
 from hotblock_farm.household import Household, HouseholdSettings
 from hotblock_farm.journal import journal, write
+from hotblock_farm.negatives import NegativeSettings
 from hotblock_farm.redis_queue import QueueSettings
 from hotblock_farm.server import Server, ServerSettings, Stop
 from hotblock_farm.supervisor import WorkerSettings
@@ -64,6 +65,7 @@ async def _run(household: Household, redis: _Redis) -> None:
             queue=QueueSettings(url) if url else None,
             trust=household.trust,
             drain=5.0,
+            negatives=NegativeSettings(crashed=settings.crashed),
         )
     )
     stop = Stop()

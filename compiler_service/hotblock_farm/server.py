@@ -20,6 +20,7 @@ from hotblock_cache.disk import DiskTier
 from hotblock_cache.envelope import opened
 from hotblock_cache.errors import CacheError
 from hotblock_cache.memory import MemoryTier
+from hotblock_cache.policy import Policies
 from hotblock_cache.redis import RedisSettings, RedisTier
 from hotblock_cache.signing import Verifier, read_public
 from hotblock_cache.store import Found
@@ -28,10 +29,11 @@ from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities
 from hotblock_farm.journal import write
 from hotblock_farm.maker import Maker
+from hotblock_farm.negatives import Negatives, NegativeSettings
 from hotblock_farm.pool import Pool
 from hotblock_farm.queue import JobQueue, LocalQueue
 from hotblock_farm.redis_queue import QueueSettings, RedisQueue, RedisWorker
-from hotblock_farm.service import FarmService
+from hotblock_farm.service import FarmService, ServiceLimits
 from hotblock_farm.supervisor import WorkerSettings
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
 
@@ -83,6 +85,8 @@ class ServerSettings:
     drain: float = 30.0
     role: Role = Role.ALL
     queue: QueueSettings | None = None  # the queue that farms share, on their Redis
+    negatives: NegativeSettings = field(default_factory=NegativeSettings)
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
 
     def check(self) -> None:
         """Raises FarmError for settings that would be unsafe, or that do nothing."""
@@ -117,19 +121,21 @@ class Server:
             layers.append(Layer.of(RedisTier(settings.redis), settings.redis.operation))
         self.tiers = Tiers(layers, self._is_sound)
         identities = Identities(settings.tokens)
+        negatives = Negatives(self.tiers, settings.negatives)
+        self.policies = Policies(self.tiers, lambda: self._trusted)
         own: LocalQueue | None = None
         self._worker: RedisWorker | None = None
         if self.pool is not None:
-            self.maker = Maker(self.pool, self.tiers)
+            self.maker = Maker(self.pool, self.tiers, negatives)
             own = LocalQueue(self.maker.make, self.pool.load)
             if settings.queue is not None:
-                self._worker = RedisWorker(settings.queue, own.run, settings.pool.workers)
+                self._worker = RedisWorker(settings.queue, own.run, self.maker.given_up, settings.pool.workers)
         if settings.queue is not None:
             self._queue: JobQueue = RedisQueue(settings.queue, own)
         else:
             assert own is not None
             self._queue = own
-        self.service = FarmService(self._queue, self.tiers, identities)
+        self.service = FarmService(self._queue, self.tiers, identities, negatives, self.policies, settings.limits)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_OPTIONS)
         self.address = settings.listen

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from hotblock import __version__
-from hotblock_cache.keys import Specialization
-from hotblock_cache.store import Entry, Found, Place
+from hotblock_cache.keys import Recipe, Specialization
+from hotblock_cache.policy import Policies, Policy
+from hotblock_cache.store import Entry, Found, Kind, Place
 from hotblock_cache.tiers import Tiers
 from hotblock_farm.codegen.target import TARGETS
 from hotblock_farm.engine import ARTIFACT_ABI, ENGINE
@@ -24,6 +26,7 @@ from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities, Identity
 from hotblock_farm.journal import write
 from hotblock_farm.maker import Work
+from hotblock_farm.negatives import Negatives
 from hotblock_farm.queue import JobQueue
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
 
@@ -33,6 +36,9 @@ _DIGEST: Final = 32
 _MAX_CLASS: Final = 1 << 16
 _MESSAGE: Final = 1 << 20
 """About how much a message of a warm set carries."""
+
+_WITNESSES: Final = 2
+"""Callers of different names whose comparisons must differ before code is withdrawn from everybody."""
 
 _RESULTS: Final = {
     artifact_pb2.CompileResult.OUTCOME_REFUSED: farm_pb2.CompileResponse.RESULT_REFUSED,
@@ -44,24 +50,28 @@ _RESULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Bytes of a segment; calls of one identity that may wait for a compile; segments and refusals that are remembered;
-    specializations in one look-up and segments in one warm set; bytes of a warm set."""
+    """Bytes of a segment; calls of one identity that may wait for a compile; segments that are remembered, and for how many
+    seconds tiers keep them; specializations in one look-up and segments in one warm set; bytes of a warm set; seconds after
+    which a policy is read again; milliseconds that a caller over its quota is asked to wait."""
 
     segment: int = 8 << 20
     waiting: int = 256
     remembered: int = 4096
+    segment_life: float = 30 * 24 * 3600.0
     batch: int = 1024
     warm_bytes: int = 64 << 20
+    policy_age: float = 5.0
+    retry_ms: int = 1000
 
 
-class _Remembered(OrderedDict[bytes, Any]):
+class _Remembered(OrderedDict[Any, Any]):
     """The last few things, by key."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._limit = limit
 
-    def keep(self, key: bytes, value: Any) -> None:
+    def keep(self, key: Any, value: Any) -> None:
         self[key] = value
         self.move_to_end(key)
         if len(self) > self._limit:
@@ -76,23 +86,29 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         queue: JobQueue,
         tiers: Tiers,
         identities: Identities,
-        limits: ServiceLimits | None = None,
+        negatives: Negatives,
+        policies: Policies,
+        limits: ServiceLimits,
     ) -> None:
-        self.limits = limits or ServiceLimits()
+        self.limits = limits
         self.draining = False
         self.counts: Counter[str] = Counter()
         self._queue = queue
         self._tiers = tiers
         self._identities = identities
+        self._negatives = negatives
+        self._policies = policies
+        self._policy_read: dict[str, float] = {}
+        self._differed: dict[bytes, set[str]] = _Remembered(limits.remembered)  # who says so, by recipe
         self._engine = ENGINE.digest
         self._segments = _Remembered(self.limits.remembered)
-        self._refusals = _Remembered(self.limits.remembered)
         self._waiting: Counter[str] = Counter()
 
     # ---- RPCs
 
     async def GetCapabilities(self, request: Any, context: Any) -> farm_pb2.GetCapabilitiesResponse:  # noqa: N802
         identity = await self._enter(context)
+        await self._policy(identity.namespace)
         return farm_pb2.GetCapabilitiesResponse(
             namespace=identity.namespace,
             abi_min=ARTIFACT_ABI,
@@ -102,6 +118,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             version=__version__,
             max_segment=self.limits.segment,
             load=self._load(),
+            policy=self._policies.envelope(identity.namespace),
         )
 
     async def Compile(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.CompileResponse]:  # noqa: N802
@@ -116,29 +133,37 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             return
         specialization = Specialization(identity.namespace, request.segment, request.shape_class, request.target).digest
         place = Place(identity.namespace, request.segment, specialization)
-        found = await asyncio.to_thread(self._tiers.find, place, self._accepts)
+        policy = await self._policy(identity.namespace)
+        found = await asyncio.to_thread(self._find, place, policy, request.own_engine)
         if found is not None:
             self.counts["hits"] += 1
             yield self._result(farm_pb2.CompileResponse.RESULT_ARTIFACT, artifact=_artifact(found))
             return
-        refusal = self._refusals.get(specialization)
-        if refusal is not None:
-            yield self._result(farm_pb2.CompileResponse.RESULT_REFUSED, refused=refusal.refused, log=refusal.log)
+        if policy.paused or not policy.allows(b"", self._engine):
+            log = "compiling is paused" if policy.paused else "this farm's engine is not one that the policy accepts"
+            yield self._result(farm_pb2.CompileResponse.RESULT_PAUSED, log=log)
             return
-        program = request.program or self._segments.get(request.segment)
+        if not policy.allows(specialization, self._engine):
+            yield self._result(farm_pb2.CompileResponse.RESULT_REFUSED, log="revoked by the policy")
+            return
+        negative = await asyncio.to_thread(self._negatives.find, place)
+        if negative is not None:
+            self.counts["negative"] += 1
+            yield self._result(_RESULTS[negative.outcome], refused=negative.refused, log=negative.log)
+            return
+        if request.program:
+            is_segment = hashlib.sha256(request.program).digest() == request.segment
+            await self._demand(context, is_segment, "program: not the segment it is said to be")
+        program = request.program or await asyncio.to_thread(self._known_segment, place)
         if not program:
             yield self._result(farm_pb2.CompileResponse.RESULT_NEED_SEGMENT)
             return
-        if request.program:
-            await self._demand(
-                context,
-                hashlib.sha256(program).digest() == request.segment,
-                "program: not the segment it is said to be",
-            )
-            self._segments.keep(request.segment, program)
         if self._waiting[identity.name] >= self.limits.waiting:
             await self._refuse(
-                context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many compiles of this caller wait", 1000
+                context,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "too many compiles of this caller wait",
+                self.limits.retry_ms,
             )
         self._waiting[identity.name] += 1
         try:
@@ -150,19 +175,19 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                 target=request.target,
             )
             try:
-                reply = await self._queue.run(Work(place, job))
+                reply = await self._queue.run(Work(place, job, _request_id(context)))
             except FarmError as error:
-                await self._refuse(context, grpc.StatusCode.UNAVAILABLE, str(error), 1000)
+                await self._refuse(context, grpc.StatusCode.UNAVAILABLE, str(error), self.limits.retry_ms)
         finally:
             self._waiting[identity.name] -= 1
         if reply.outcome == artifact_pb2.CompileResult.OUTCOME_ARTIFACT:
+            if request.program:
+                await asyncio.to_thread(self._keep_segment, place, program)
             made = farm_pb2.CachedArtifact(
                 specialization=specialization, engine=self._engine, envelope=reply.envelope, checked=False
             )
             yield self._result(farm_pb2.CompileResponse.RESULT_ARTIFACT, artifact=made, seconds=reply.seconds)
             return
-        if reply.outcome == artifact_pb2.CompileResult.OUTCOME_REFUSED:
-            self._refusals.keep(specialization, reply)
         result = _RESULTS.get(reply.outcome, farm_pb2.CompileResponse.RESULT_FAILED)
         yield self._result(result, refused=reply.refused, log=reply.log, seconds=reply.seconds)
 
@@ -172,8 +197,10 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         places = [Place(identity.namespace, w.segment, w.specialization) for w in request.wanted]
         await self._demand(context, all(map(_is_place, places)), "wanted: digests of 32 bytes")
 
+        policy = await self._policy(identity.namespace)
+
         def look() -> list[Found]:
-            return [found for place in places if (found := self._tiers.find(place, self._accepts)) is not None]
+            return [found for place in places if (found := self._find(place, policy)) is not None]
 
         return farm_pb2.LookupResponse(
             found=[_artifact(found) for found in await asyncio.to_thread(look)], load=self._load()
@@ -187,13 +214,14 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         if request.abi != ARTIFACT_ABI:
             return
         message = farm_pb2.WarmSetResponse(load=self._load())
+        policy = await self._policy(identity.namespace)
         for segment in request.segments:
             recent = await asyncio.to_thread(self._tiers.recent, identity.namespace, segment, request.target)
             for specialization in recent:
                 if specialization in known:
                     continue
                 place = Place(identity.namespace, segment, specialization)
-                found = await asyncio.to_thread(self._tiers.find, place, self._accepts)
+                found = await asyncio.to_thread(self._find, place, policy)
                 if found is None or found.entry.target != request.target:
                     continue
                 left -= len(found.envelope)
@@ -214,11 +242,10 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             if not _is_place(place) or len(seen.engine) != _DIGEST:
                 continue
             if seen.comparison == farm_pb2.ReportRequest.Seen.COMPARISON_DIFFERED:
-                # One host's word takes nothing from the others: it does without the code, and people are told.
-                self.counts["differed"] += 1
-                write("compare.differed", identity=identity.name, specialization=seen.specialization.hex())
-            elif seen.comparison == farm_pb2.ReportRequest.Seen.COMPARISON_AGREED:
-                await asyncio.to_thread(self._agreed, place, seen.engine)
+                await self._disagreed(identity, place, seen.engine)
+            else:
+                agreed = seen.comparison == farm_pb2.ReportRequest.Seen.COMPARISON_AGREED
+                await asyncio.to_thread(self._in_use, place, seen.engine, agreed)
         return farm_pb2.ReportResponse(load=self._load())
 
     async def Inspect(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.InspectResponse]:  # noqa: N802
@@ -235,6 +262,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                     size=entry.size,
                     compile_ms=entry.compile_ms,
                     checked=entry.checked,
+                    shape_class=entry.shape_class,
+                    made=entry.made,
                 )
 
     async def Purge(self, request: Any, context: Any) -> farm_pb2.PurgeResponse:  # noqa: N802
@@ -242,28 +271,78 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         if not identity.admin:
             await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, "only an admin may purge", 0)
 
+        def is_meant(place: Place, entry: Entry) -> bool:
+            return (
+                request.segment in (b"", place.segment)
+                and request.specialization in (b"", place.specialization)
+                and request.target in ("", entry.target)
+                and request.engine in (b"", entry.engine)
+                and (not request.made_before or entry.made < request.made_before)
+            )
+
         def purge() -> int:
-            dropped = 0
-            for place, entry in list(self._tiers.everything(identity.namespace)):
-                if request.segment in (b"", place.segment) and request.specialization in (b"", place.specialization):
-                    self._tiers.drop(place, entry.engine)
-                    dropped += 1
-            return dropped
+            meant = [found for found in self._tiers.everything(identity.namespace) if is_meant(*found)]
+            for place, entry in meant:
+                self._tiers.drop(place, entry.engine)
+                self._negatives.forget(place)
+            return len(meant)
 
         count = await asyncio.to_thread(purge)
-        self._refusals.clear()
-        write("cache.purge", identity=identity.name, entries=count)
+        write("cache.purge", identity=identity.name, entries=count, request=_request_id(context))
         return farm_pb2.PurgeResponse(entries=count)
 
     # ---- what is known
 
-    def _agreed(self, place: Place, engine: bytes) -> None:
-        found = self._tiers.find(place, lambda entry: entry.engine == engine)
-        if found is not None and not found.entry.checked:
-            self._tiers.note(place, found.entry.agreed())
+    def _find(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
+        """The code that the policy takes first."""
 
-    def _accepts(self, entry: Entry) -> bool:
-        return entry.engine == self._engine
+        def accepts(entry: Entry) -> bool:
+            if own and entry.engine != self._engine:
+                return False
+            return policy.allows(place.specialization, entry.engine, entry.digest)
+
+        return self._tiers.find(place, accepts, lambda entry: policy.rank(entry.engine))
+
+    async def _policy(self, namespace: str) -> Policy:
+        """The newest policy, read again when it is some seconds old."""
+        now = time.monotonic()
+        if now - self._policy_read.get(namespace, float("-inf")) > self.limits.policy_age:
+            self._policy_read[namespace] = now
+            if await asyncio.to_thread(self._policies.read, namespace):
+                write("policy", namespace=namespace, serial=self._policies.latest(namespace).serial)
+        return self._policies.latest(namespace)
+
+    def _known_segment(self, place: Place) -> bytes | None:
+        known: bytes | None = self._segments.get((place.namespace, place.segment))
+        if known is None:
+            kept = self._tiers.value(place.namespace, Kind.SEGMENT, place.segment)
+            if kept is not None and hashlib.sha256(kept).digest() == place.segment:
+                known = kept
+        return known
+
+    def _keep_segment(self, place: Place, program: bytes) -> None:
+        name = place.namespace, place.segment
+        if name not in self._segments:
+            self._segments.keep(name, program)
+            self._tiers.keep(place.namespace, Kind.SEGMENT, place.segment, program, self.limits.segment_life)
+
+    def _in_use(self, place: Place, engine: bytes, agreed: bool) -> None:
+        """A runtime uses this: it lives on, and is known to agree with the interpreter if somebody has compared it."""
+        found = self._tiers.find(place, lambda entry: entry.engine == engine)
+        if found is not None:
+            self._tiers.note(place, found.entry.agreed() if agreed else found.entry)
+
+    async def _disagreed(self, identity: Identity, place: Place, engine: bytes) -> None:
+        """A runtime's comparison found a difference. One host's word takes nothing from the others; that of two does."""
+        recipe = Recipe(place.specialization, engine).digest
+        witnesses = self._differed.setdefault(recipe, set())
+        witnesses.add(identity.name)
+        self.counts["differed"] += 1
+        write("compare.differed", identity=identity.name, block=place.specialization.hex(), witnesses=len(witnesses))
+        if len(witnesses) >= _WITNESSES:
+            await asyncio.to_thread(self._tiers.drop, place, engine)
+            await asyncio.to_thread(self._negatives.quarantine, place, engine)
+            write("recipe.quarantined", block=place.specialization.hex(), engine=engine.hex())
 
     # ---- callers
 
@@ -289,11 +368,23 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
     def _load(self) -> farm_pb2.Load:
         load = self._queue.load()
         return farm_pb2.Load(
-            queued=load.queued, oldest_ms=round(1000 * load.oldest), busy=load.busy, workers=load.workers
+            queued=load.queued,
+            oldest_ms=round(1000 * load.oldest),
+            busy=load.busy,
+            workers=load.workers,
+            retry_after_ms=self.limits.retry_ms if load.queued > 4 * max(load.workers, 1) else 0,
         )
 
     def _result(self, result: Any, **fields: Any) -> farm_pb2.CompileResponse:
         return farm_pb2.CompileResponse(result=result, load=self._load(), **fields)
+
+
+def _request_id(context: Any) -> str:
+    """What a caller calls its call, in its log and in the farm's."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "x-request-id" and isinstance(value, str):
+            return value[:64]
+    return ""
 
 
 def _is_place(place: Place) -> bool:

@@ -72,7 +72,7 @@ def _await_compile() -> None:
 
 def _embedded(**settings: Any) -> hb.Runtime:
     """A runtime with an embedded farm of these settings."""
-    return hb.Runtime(compiler=Embedded(HouseholdSettings.from_environment(**settings)), hot_threshold=1)
+    return hb.Runtime(compiler=Embedded(HouseholdSettings.from_environment(crashed=0.5, **settings)), hot_threshold=1)
 
 
 @contextlib.contextmanager

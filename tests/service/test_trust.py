@@ -9,6 +9,7 @@ import pytest
 
 from hotblock.jit.farm.trust import Trust
 from hotblock_cache.envelope import sealed
+from hotblock_cache.policy import Policy
 from hotblock_cache.signing import Signer, write_public
 from hotblock_proto.v1 import artifact_pb2
 
@@ -27,18 +28,18 @@ def test_a_key_that_is_added_counts_at_once_and_one_that_is_retired_within_its_t
     folder = tmp_path / "trusted"
     trust = Trust(folder)
     with caplog.at_level(logging.WARNING, "hotblock.jit"):
-        assert trust.artifact(envelope(old)) is None
+        assert trust.artifact(envelope(old), Policy("n")) is None
     assert "no key is trusted" in caplog.text
     folder.mkdir()
     write_public(old.public, folder / "old.pub")
-    assert trust.artifact(envelope(old)) is not None
+    assert trust.artifact(envelope(old), Policy("n")) is not None
     write_public(new.public, folder / "new.pub")
-    assert trust.artifact(envelope(new)) is not None
+    assert trust.artifact(envelope(new), Policy("n")) is not None
     (folder / "old.pub").unlink()
-    assert trust.artifact(envelope(old)) is not None  # not asked about a key that it knows
+    assert trust.artifact(envelope(old), Policy("n")) is not None  # not asked about a key that it knows
     now[0] += 31
-    assert trust.artifact(envelope(old)) is None
-    assert trust.artifact(envelope(new)) is not None
+    assert trust.artifact(envelope(old), Policy("n")) is None
+    assert trust.artifact(envelope(new), Policy("n")) is not None
 
 
 def test_a_folder_with_something_else_in_it_leaves_the_keys_of_before(
@@ -49,7 +50,7 @@ def test_a_folder_with_something_else_in_it_leaves_the_keys_of_before(
     signer = Signer.generate()
     write_public(signer.public, tmp_path / "farm.pub")
     trust = Trust(tmp_path)
-    assert trust.artifact(envelope(signer)) is not None
+    assert trust.artifact(envelope(signer), Policy("n")) is not None
     (tmp_path / "odd.pub").write_text("not a key")
     now[0] += 31
-    assert trust.artifact(envelope(signer)) is not None
+    assert trust.artifact(envelope(signer), Policy("n")) is not None

@@ -29,12 +29,15 @@ class Load(_message.Message):
     OLDEST_MS_FIELD_NUMBER: _builtins.int
     BUSY_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
     queued: _builtins.int
     oldest_ms: _builtins.int
     """how long the first of them has waited"""
     busy: _builtins.int
     """workers"""
     workers: _builtins.int
+    retry_after_ms: _builtins.int
+    """when it is worth asking again for what would be queued now; 0 for at once"""
     def __init__(
         self,
         *,
@@ -42,10 +45,11 @@ class Load(_message.Message):
         oldest_ms: _builtins.int = ...,
         busy: _builtins.int = ...,
         workers: _builtins.int = ...,
+        retry_after_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "oldest_ms", b"oldest_ms", "queued", b"queued", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "oldest_ms", b"oldest_ms", "queued", b"queued", "retry_after_ms", b"retry_after_ms", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -78,6 +82,7 @@ class GetCapabilitiesResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     MAX_SEGMENT_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """of the caller"""
     abi_min: _builtins.int
@@ -88,6 +93,8 @@ class GetCapabilitiesResponse(_message.Message):
     version: _builtins.str
     max_segment: _builtins.int
     """bytes"""
+    policy: _builtins.bytes
+    """signed envelope of the namespace's Policy; empty if there is none"""
     @_builtins.property
     def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -103,14 +110,76 @@ class GetCapabilitiesResponse(_message.Message):
         version: _builtins.str = ...,
         max_segment: _builtins.int = ...,
         load: Global___Load | None = ...,
+        policy: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_max", b"abi_max", "abi_min", b"abi_min", "engine", b"engine", "load", b"load", "max_segment", b"max_segment", "namespace", b"namespace", "targets", b"targets", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_max", b"abi_max", "abi_min", b"abi_min", "engine", b"engine", "load", b"load", "max_segment", b"max_segment", "namespace", b"namespace", "policy", b"policy", "targets", b"targets", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetCapabilitiesResponse: _TypeAlias = GetCapabilitiesResponse  # noqa: Y015
+
+@_typing.final
+class Policy(_message.Message):
+    """What a fleet says about code, for one namespace, signed by a farm's key. The one with the greatest serial counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
+    PROMOTED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    REVOKED_ENGINES_FIELD_NUMBER: _builtins.int
+    REVOKED_RECIPES_FIELD_NUMBER: _builtins.int
+    REVOKED_DIGESTS_FIELD_NUMBER: _builtins.int
+    REVOKED_KEYS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    serial: _builtins.int
+    """only grows"""
+    paused: _builtins.bool
+    """nothing is compiled; what there is goes on"""
+    @_builtins.property
+    def promoted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """engines whose code is taken before that of others"""
+
+    @_builtins.property
+    def accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """if set, these and the promoted ones are the only engines whose code is taken"""
+
+    @_builtins.property
+    def revoked_engines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def revoked_recipes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def revoked_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """of envelopes"""
+
+    @_builtins.property
+    def revoked_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """ids"""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        serial: _builtins.int = ...,
+        promoted: _abc.Iterable[_builtins.bytes] | None = ...,
+        accepted: _abc.Iterable[_builtins.bytes] | None = ...,
+        revoked_engines: _abc.Iterable[_builtins.bytes] | None = ...,
+        revoked_recipes: _abc.Iterable[_builtins.bytes] | None = ...,
+        revoked_digests: _abc.Iterable[_builtins.bytes] | None = ...,
+        revoked_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        paused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "namespace", b"namespace", "paused", b"paused", "promoted", b"promoted", "revoked_digests", b"revoked_digests", "revoked_engines", b"revoked_engines", "revoked_keys", b"revoked_keys", "revoked_recipes", b"revoked_recipes", "serial", b"serial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Policy: _TypeAlias = Policy  # noqa: Y015
 
 @_typing.final
 class CompileRequest(_message.Message):
@@ -121,6 +190,7 @@ class CompileRequest(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     ABI_FIELD_NUMBER: _builtins.int
     PROGRAM_FIELD_NUMBER: _builtins.int
+    OWN_ENGINE_FIELD_NUMBER: _builtins.int
     segment: _builtins.bytes
     """SHA-256 of the segment's canonical bytes"""
     shape_class: _builtins.bytes
@@ -130,6 +200,8 @@ class CompileRequest(_message.Message):
     """of artifacts, that the runtime can load"""
     program: _builtins.bytes
     """the segment's canonical bytes; empty unless they were asked for"""
+    own_engine: _builtins.bool
+    """code of this farm's engine alone, so that a fleet can be made ready for it"""
     def __init__(
         self,
         *,
@@ -138,10 +210,11 @@ class CompileRequest(_message.Message):
         target: _builtins.str = ...,
         abi: _builtins.int = ...,
         program: _builtins.bytes = ...,
+        own_engine: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi", b"abi", "program", b"program", "segment", b"segment", "shape_class", b"shape_class", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi", b"abi", "own_engine", b"own_engine", "program", b"program", "segment", b"segment", "shape_class", b"shape_class", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -188,6 +261,8 @@ class CompileResponse(_message.Message):
         """the worker got no processor in time"""
         RESULT_UNSUPPORTED_ABI: CompileResponse._Result.ValueType  # 7
         """the farm makes no artifacts of this ABI"""
+        RESULT_PAUSED: CompileResponse._Result.ValueType  # 8
+        """the policy says that nothing is compiled now"""
 
     class Result(_Result, metaclass=_ResultEnumTypeWrapper): ...
     RESULT_UNSPECIFIED: CompileResponse.Result.ValueType  # 0
@@ -204,6 +279,8 @@ class CompileResponse(_message.Message):
     """the worker got no processor in time"""
     RESULT_UNSUPPORTED_ABI: CompileResponse.Result.ValueType  # 7
     """the farm makes no artifacts of this ABI"""
+    RESULT_PAUSED: CompileResponse.Result.ValueType  # 8
+    """the policy says that nothing is compiled now"""
 
     STAGE_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
@@ -522,6 +599,8 @@ class InspectResponse(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     COMPILE_MS_FIELD_NUMBER: _builtins.int
     CHECKED_FIELD_NUMBER: _builtins.int
+    SHAPE_CLASS_FIELD_NUMBER: _builtins.int
+    MADE_FIELD_NUMBER: _builtins.int
     segment: _builtins.bytes
     specialization: _builtins.bytes
     engine: _builtins.bytes
@@ -530,6 +609,10 @@ class InspectResponse(_message.Message):
     size: _builtins.int
     compile_ms: _builtins.int
     checked: _builtins.bool
+    shape_class: _builtins.bytes
+    """canonical bytes"""
+    made: _builtins.int
+    """seconds since 1970"""
     def __init__(
         self,
         *,
@@ -541,10 +624,12 @@ class InspectResponse(_message.Message):
         size: _builtins.int = ...,
         compile_ms: _builtins.int = ...,
         checked: _builtins.bool = ...,
+        shape_class: _builtins.bytes = ...,
+        made: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "compile_ms", b"compile_ms", "digest", b"digest", "engine", b"engine", "segment", b"segment", "size", b"size", "specialization", b"specialization", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "compile_ms", b"compile_ms", "digest", b"digest", "engine", b"engine", "made", b"made", "segment", b"segment", "shape_class", b"shape_class", "size", b"size", "specialization", b"specialization", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -552,23 +637,33 @@ Global___InspectResponse: _TypeAlias = InspectResponse  # noqa: Y015
 
 @_typing.final
 class PurgeRequest(_message.Message):
+    """Everything that fits all fields that are set is forgotten."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_FIELD_NUMBER: _builtins.int
     SPECIALIZATION_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    MADE_BEFORE_FIELD_NUMBER: _builtins.int
     segment: _builtins.bytes
-    """all of it; everything there is if empty"""
     specialization: _builtins.bytes
-    """this one alone, if set"""
+    target: _builtins.str
+    engine: _builtins.bytes
+    made_before: _builtins.int
+    """seconds since 1970"""
     def __init__(
         self,
         *,
         segment: _builtins.bytes = ...,
         specialization: _builtins.bytes = ...,
+        target: _builtins.str = ...,
+        engine: _builtins.bytes = ...,
+        made_before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment", "specialization", b"specialization"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "made_before", b"made_before", "segment", b"segment", "specialization", b"specialization", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -605,6 +700,8 @@ class IndexEntry(_message.Message):
     COMPILE_MS_FIELD_NUMBER: _builtins.int
     CHECKED_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    SHAPE_CLASS_FIELD_NUMBER: _builtins.int
+    MADE_FIELD_NUMBER: _builtins.int
     engine: _builtins.bytes
     digest: _builtins.bytes
     """SHA-256 of the envelope"""
@@ -612,6 +709,10 @@ class IndexEntry(_message.Message):
     compile_ms: _builtins.int
     checked: _builtins.bool
     target: _builtins.str
+    shape_class: _builtins.bytes
+    """canonical bytes"""
+    made: _builtins.int
+    """seconds since 1970; for people"""
     def __init__(
         self,
         *,
@@ -621,10 +722,12 @@ class IndexEntry(_message.Message):
         compile_ms: _builtins.int = ...,
         checked: _builtins.bool = ...,
         target: _builtins.str = ...,
+        shape_class: _builtins.bytes = ...,
+        made: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "compile_ms", b"compile_ms", "digest", b"digest", "engine", b"engine", "size", b"size", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "compile_ms", b"compile_ms", "digest", b"digest", "engine", b"engine", "made", b"made", "shape_class", b"shape_class", "size", b"size", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class Code:
     statistics: Statistics
     specialization: bytes
     engine: bytes
+    digest: bytes  # of the envelope
+    key_id: bytes  # of who has signed it
 
 
 def load(envelope: bytes, verifier: Verifier, segment: Segment, shape_class: ShapeClass, specialization: bytes) -> Code:
@@ -97,12 +100,12 @@ def load(envelope: bytes, verifier: Verifier, segment: Segment, shape_class: Sha
     if message.specialization != specialization or message.segment != segment.digest():
         raise HotblockError("an artifact for something else", reason="bad_artifact")
     try:
-        return _code(message, segment, shape_class)
+        return _code(message, segment, shape_class, hashlib.sha256(envelope).digest(), payload.key_id)
     except (ProgramError, ValueError, KeyError, IndexError) as error:
         raise HotblockError(f"bad artifact: {error}", reason="bad_artifact") from None
 
 
-def _code(message: pb.Artifact, segment: Segment, shape_class: ShapeClass) -> Code:
+def _code(message: pb.Artifact, segment: Segment, shape_class: ShapeClass, digest: bytes, key_id: bytes) -> Code:
     guards = [Guard(GuardKind(g.kind), decode_extent(g.left), decode_extent(g.right)) for g in message.guards]
     extents: list[Extent] = [decode_extent(data) for data in (message.shared_size, message.local_size, message.work)]
     extents += [decode_extent(data) for data in message.host_extents]
@@ -175,6 +178,8 @@ def _code(message: pb.Artifact, segment: Segment, shape_class: ShapeClass) -> Co
         ),
         message.specialization,
         message.engine,
+        digest,
+        key_id,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
+from hotblock.jit.artifact import Code
 from hotblock_cache.signing import Verifier
 
 __all__ = ["Compiler", "Decline", "Job", "Outcome", "Reply", "WarmCache"]
@@ -31,6 +32,7 @@ class Outcome(Enum):
     CRASHED = "crashed"
     STARVED = "starved"
     LOST = "lost"  # the compiler itself is gone
+    PAUSED = "paused"  # nothing is compiled now
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ class WarmCache(Protocol):
 
     def warm(self, segments: Sequence[bytes], target: str) -> threading.Event:
         """Bring what others have of these segments into memory; set when that is done or has failed."""
+        ...
+
+    def watch(self, withdraw: Callable[[Callable[[Code], bool]], None]) -> None:
+        """Say what takes code back: it is called, on a thread of the cache's, with what tells which is revoked."""
         ...
 
     def compared(self, segment: bytes, shape_class: bytes, target: str, engine: bytes, agreed: bool) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -115,6 +115,8 @@ class Driver:
         self.enabled = compiler is not None and self.target is not None
         if compiler is not None:
             compiler.start(self._deliver)
+            if self.warm is not None:
+                self.warm.watch(self._withdraw)
             _drivers.add(self)
 
     # ---- loading
@@ -295,6 +297,18 @@ class Driver:
             self._event(version, Event.AGREED)
         return version.code
 
+    def _withdraw(self, is_revoked: Callable[[artifact.Code], bool]) -> None:
+        """Take back what the fleet does not want used any more, installed or not. Entries under way end with what they
+        have."""
+        for unit in self.all_units():
+            for version in unit.versions():
+                code = version.code or version.candidate
+                if code is None or not is_revoked(code) or version.state not in (State.INSTALLED, State.READY):
+                    continue
+                self._event(version, Event.DROPPED, Reason.REVOKED)
+                version.sought = False  # there may be other code for it
+                _logger.warning("%s: withdrawn, the fleet's policy has revoked it", unit.name)
+
     def prefetch(self, wait: float) -> None:
         """Bring what others have of segments that are new here near, waiting at most so many seconds for it."""
         with self._lock:
@@ -333,9 +347,10 @@ class Driver:
     def _settle(self, unit: Unit, version: Version, reply: Reply, verifier: Verifier, specialization: bytes) -> None:
         now = time.monotonic()
         version.log = reply.log
-        if reply.outcome is Outcome.STARVED:
+        if reply.outcome in (Outcome.STARVED, Outcome.PAUSED):
             self.degrade.forget(reply.number)
-            self._wait(version, Event.STARVED, Reason.STARVED, 1)
+            reason = Reason.STARVED if reply.outcome is Outcome.STARVED else Reason.PAUSED
+            self._wait(version, Event.STARVED, reason, 1)
             return
         self.degrade.answer(reply.number, now, reply.outcome in (Outcome.ARTIFACT, Outcome.REFUSED))
         if reply.outcome is Outcome.ARTIFACT:

@@ -32,6 +32,8 @@ class Reason(Enum):
     FAILED = "failed", "the compile failed; it will be asked for again"
     LOST = "lost", "the compile was lost or took too long; it will be asked for again"
     STARVED = "starved", "the compile got no processor; it will be asked for again"
+    PAUSED = "paused", "the fleet's policy says that nothing is compiled now"
+    REVOKED = "revoked", "the fleet's policy has revoked the code"
     BANNED = "banned", "three failures in a row"
     DIFFERS = "differs", "the code's results differed from the interpreter's"
     BAD_ARTIFACT = "bad_artifact", "the artifact was not whole, not signed by a trusted key, or for something else"

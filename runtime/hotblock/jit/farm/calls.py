@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -100,6 +102,8 @@ class Calls:
         self._lock = threading.Lock()
         self._streams: set[Any] = set()
         self._closed = False
+        self._name = secrets.token_hex(6)
+        self._numbers = itertools.count(1)
         self.used = False  # whether gRPC has been touched: a fork of this process then must not touch it
 
     def anywhere(self, call: Callable[[Any], tuple[Any, float]], start: bool = False) -> Any:
@@ -185,8 +189,10 @@ class Calls:
             return [self._farms[address] for address in addresses]
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
+        """Who calls, and a name for the call in both logs."""
+        call = ("x-request-id", f"{self._name}-{next(self._numbers)}")
         token = self._settings.token
-        return (("authorization", f"Bearer {token}"),) if token else ()
+        return (call, ("authorization", f"Bearer {token}")) if token else (call,)
 
     def _stub(self, farm: _Farm) -> Any:
         with self._lock:

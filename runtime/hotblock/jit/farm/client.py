@@ -6,6 +6,7 @@ and threads are made when there is something to do, so a runtime that is made an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import queue
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hotblock.jit.artifact import ARTIFACT_ABI
+from hotblock.jit.artifact import ARTIFACT_ABI, Code
 from hotblock.jit.compiler import Job, Outcome, Reply
 from hotblock.jit.farm.calls import Addresses, Calls, Directory, NoFarmError
 from hotblock.jit.farm.settings import FarmSettings
@@ -24,6 +25,7 @@ from hotblock_cache.disk import DiskTier
 from hotblock_cache.errors import StoreError
 from hotblock_cache.keys import Specialization
 from hotblock_cache.memory import MemoryTier
+from hotblock_cache.policy import Policies, Policy
 from hotblock_cache.signing import Verifier
 from hotblock_cache.store import Entry, Found, Place, digest_of
 from hotblock_cache.tiers import Layer, Tiers
@@ -35,6 +37,8 @@ _logger = logging.getLogger("hotblock.jit")
 _THREADS: Final = 4
 _DEFAULT_NAMESPACE: Final = "default"
 _WARM_BYTES: Final = 64 << 20
+_BATCH: Final = 1024
+_TELL_AGAIN: Final = 3600.0
 _OUTCOMES: Final = {
     farm_pb2.CompileResponse.RESULT_ARTIFACT: Outcome.ARTIFACT,
     farm_pb2.CompileResponse.RESULT_REFUSED: Outcome.REFUSED,
@@ -42,6 +46,7 @@ _OUTCOMES: Final = {
     farm_pb2.CompileResponse.RESULT_CRASHED: Outcome.CRASHED,
     farm_pb2.CompileResponse.RESULT_STARVED: Outcome.STARVED,
     farm_pb2.CompileResponse.RESULT_UNSUPPORTED_ABI: Outcome.REFUSED,
+    farm_pb2.CompileResponse.RESULT_PAUSED: Outcome.PAUSED,
 }
 
 
@@ -75,6 +80,7 @@ class FarmClient:
         self._calls = Calls(directory, self.settings, secure)
         self._namespace = self.settings.namespace or _DEFAULT_NAMESPACE
         self._learnt = not self._remote
+        self._withdraw: Callable[[Callable[[Code], bool]], None] = lambda is_revoked: None
         self._deliver: Callable[[Reply, Verifier], None] | None = None
         self._begin()
 
@@ -82,7 +88,11 @@ class FarmClient:
         """What has locks and threads: a fork makes its own."""
         self.trust = Trust(self.settings.trust, self._remote)
         self._memory = MemoryTier()
-        self.tiers = Tiers(self._layers(), self.trust.is_sound)
+        self.tiers = Tiers(self._layers(), self._is_sound)
+        self.policies = Policies(self.tiers, self.trust.verifier)
+        self._refreshing = threading.Lock()
+        self._refreshed = float("-inf")
+        self._uses: dict[tuple[Place, bytes], float] = {}  # when farms were told that code is used
         self._known: set[bytes] = set()  # segments of which memory has code
         self._work: queue.SimpleQueue[Job | _Warming | _Comparison | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -132,6 +142,10 @@ class FarmClient:
         specialization = Specialization(self._namespace, segment, shape_class, target).digest
         self._put(_Comparison(Place(self._namespace, segment, specialization), engine, target, agreed))
 
+    def watch(self, withdraw: Callable[[Callable[[Code], bool]], None]) -> None:
+        """See `WarmCache`."""
+        self._withdraw = withdraw
+
     def disown(self) -> bool:
         self._calls.disown()
         self._begin()
@@ -172,8 +186,16 @@ class FarmClient:
 
     def _run(self) -> None:
         assert self._deliver is not None
-        while (item := self._work.get()) is not None and not self._closed:
+        while True:
+            item: Job | _Warming | _Comparison | None = None
+            with contextlib.suppress(queue.Empty):
+                item = self._work.get(timeout=self.settings.refresh)
+            if self._closed:
+                return
             try:
+                self._refresh()
+                if item is None:
+                    continue
                 if isinstance(item, Job):
                     reply = self._compile(item)
                     if not self._closed:
@@ -195,17 +217,21 @@ class FarmClient:
     # ---- compiling
 
     def _compile(self, job: Job) -> Reply:
-        place = self._place(job, self._namespace_now())
-        found = self.tiers.find(place)
+        place, policy = self._place(job, self._namespace), self.policies.latest(self._namespace)
+        found = self.tiers.find(place, rank=lambda entry: policy.rank(entry.engine))
         if found is not None:
             return self._reply(job.number, found)
+        if policy.paused:
+            return Reply(job.number, Outcome.PAUSED, log="compiling is paused by the policy")
         try:
             answer = self._ask(place, job)
         except NoFarmError as error:
             return Reply(job.number, Outcome.LOST, log=str(error))
         result = answer.result
         if result == farm_pb2.CompileResponse.RESULT_ARTIFACT:
-            found = self._kept(place, answer.artifact, job.target, answer.seconds)
+            found = self._found(place, answer.artifact, job.target, answer.seconds)
+            if self._is_sound(found):
+                self.tiers.put(found)
             return self._reply(job.number, found, answer.seconds)
         return Reply(
             job.number,
@@ -248,7 +274,7 @@ class FarmClient:
 
     def _warm(self, warming: _Warming) -> None:
         """Into memory: what the disk has of these segments, then what a farm has beyond that."""
-        namespace = self._namespace_now()
+        namespace = self._namespace
         known = []
         for segment in warming.segments:
             for specialization in self.tiers.recent(namespace, segment, warming.target):
@@ -281,15 +307,20 @@ class FarmClient:
             _logger.info("no warm set: %s", error)
 
     def _warmed(self, namespace: str, artifact: farm_pb2.CachedArtifact, target: str) -> None:
-        inside = self.trust.artifact(artifact.envelope)
-        if inside is None or inside.specialization != artifact.specialization:
+        inside = self.trust.artifact(artifact.envelope, self.policies.latest(namespace))
+        if inside is None:
             return
-        place = Place(namespace, inside.segment, inside.specialization)
-        if self._kept(place, artifact, target, 0.0) is not None:
+        place = Place(namespace, inside.segment, artifact.specialization)
+        found = self._found(place, artifact, target)
+        if self._is_sound(found):
+            self.tiers.put(found)
             self._known.add(inside.segment)
 
-    def _kept(self, place: Place, artifact: farm_pb2.CachedArtifact, target: str, seconds: float) -> Found:
-        """What a farm has given, in this host's tiers if it is what it should be."""
+    def _is_sound(self, found: Found) -> bool:
+        return self.trust.is_sound(found, self.policies.latest(found.place.namespace))
+
+    def _found(self, place: Place, artifact: farm_pb2.CachedArtifact, target: str, seconds: float = 0.0) -> Found:
+        """What a farm has given, as tiers have it."""
         entry = Entry(
             artifact.engine,
             digest_of(artifact.envelope),
@@ -298,10 +329,7 @@ class FarmClient:
             round(1000 * seconds),
             artifact.checked,
         )
-        found = Found(place, entry, artifact.envelope)
-        if self.trust.is_sound(found):
-            self.tiers.put(found)
-        return found
+        return Found(place, entry, artifact.envelope)
 
     def _report(self, comparison: _Comparison) -> None:
         place, engine = comparison.place, comparison.engine
@@ -328,6 +356,7 @@ class FarmClient:
             _logger.info("not reported: %s", error)
 
     def _reply(self, number: int, found: Found, seconds: float = 0.0) -> Reply:
+        self._uses.setdefault((found.place, found.entry.engine), float("-inf"))
         return Reply(
             number,
             Outcome.ARTIFACT,
@@ -337,12 +366,43 @@ class FarmClient:
             checked=found.entry.checked,
         )
 
-    def _namespace_now(self) -> str:
-        """The namespace that farms know this host by, asked for until one has said it; what is configured until then."""
-        if not self._learnt:
-            try:
-                self._namespace = self.capabilities().namespace
-                self._learnt = True
-            except NoFarmError as error:
-                _logger.info("no farm says whose this host is: %s", error)
-        return self._namespace
+    # ---- the fleet's word
+
+    def _refresh(self) -> None:
+        """Every half minute: whose this host is, what the policy says, and telling farms what is in use. Until a farm has
+        said whose the host is, before whatever is done: code of another namespace is of no use."""
+        with self._refreshing:
+            now = time.monotonic()
+            if self._learnt and now - self._refreshed < self.settings.refresh:
+                return
+            self._refreshed = now
+            newer = self.policies.read(self._namespace)
+            if self._remote:
+                try:
+                    capabilities = self.capabilities()
+                    self._namespace, self._learnt = capabilities.namespace, True
+                    newer |= self.policies.offer(self._namespace, capabilities.policy)
+                    self._tell_uses(now)
+                except NoFarmError as error:
+                    _logger.info("no farm says whose this host is: %s", error)
+            if newer:
+                self._enforce(self.policies.latest(self._namespace))
+
+    def _tell_uses(self, now: float) -> None:
+        """Code that is used lives on. Raises NoFarmError."""
+        due = [use for use, told in list(self._uses.items()) if now - told > _TELL_AGAIN][:_BATCH]
+        seen = [
+            farm_pb2.ReportRequest.Seen(segment=place.segment, specialization=place.specialization, engine=engine)
+            for place, engine in due
+        ]
+        if seen:
+            self._calls.anywhere(lambda stub: self._calls.timed(stub.Report, farm_pb2.ReportRequest(seen=seen)))
+            self._uses.update(dict.fromkeys(due, now))
+
+    def _enforce(self, policy: Policy) -> None:
+        """Drop from memory, and from runtimes, what a new policy does not take."""
+        for place, entry in list(self._memory.everything(policy.namespace)):
+            envelope = self._memory.blob(policy.namespace, entry.digest)
+            if envelope is not None and not self._is_sound(Found(place, entry, envelope)):
+                self._memory.drop(place, entry.engine)
+        self._withdraw(lambda code: not policy.allows(code.specialization, code.engine, code.digest, code.key_id))

@@ -22,7 +22,7 @@ def home(environment: Mapping[str, str] = os.environ) -> Path | None:
 @dataclass(frozen=True, slots=True)
 class FarmSettings:
     """`trust`: the folder of public keys whose signatures count. `disk`: the folder of the host's cache, None for none.
-    Files for TLS; a bearer token. Seconds: of a look-up, of a compile, of a warm set."""
+    Files for TLS; a bearer token. Seconds: of a look-up, of a compile, of a warm set, between two readings of the policy."""
 
     trust: Path
     disk: Path | None = None
@@ -34,6 +34,7 @@ class FarmSettings:
     lookup: float = 0.25
     compile: float = 30.0
     warm: float = 10.0
+    refresh: float = 30.0
 
     @classmethod
     def from_environment(cls) -> FarmSettings:

@@ -13,8 +13,9 @@ from google.protobuf.message import DecodeError
 from hotblock.jit.artifact import ARTIFACT_ABI
 from hotblock_cache.envelope import opened
 from hotblock_cache.errors import CacheError, SignatureError
+from hotblock_cache.policy import Policy
 from hotblock_cache.signing import Verifier
-from hotblock_cache.store import Found
+from hotblock_cache.store import Found, digest_of
 from hotblock_proto.v1 import artifact_pb2
 
 __all__ = ["Trust"]
@@ -62,23 +63,27 @@ class Trust:
         except OSError:
             return 0
 
-    def artifact(self, envelope: bytes) -> artifact_pb2.Artifact | None:
-        """What is in an envelope, None for one that is not believed."""
+    def artifact(self, envelope: bytes, policy: Policy) -> artifact_pb2.Artifact | None:
+        """What is in an envelope, None for one that is not believed or that the policy has revoked."""
         try:
             try:
-                payload = opened(envelope, self.verifier()).payload
+                inside = opened(envelope, self.verifier())
             except SignatureError as error:
                 if error.reason != "unknown_key":
                     raise
-                payload = opened(envelope, self.verifier(unknown=True)).payload
-            return artifact_pb2.Artifact.FromString(payload)
+                inside = opened(envelope, self.verifier(unknown=True))
+            artifact = artifact_pb2.Artifact.FromString(inside.payload)
         except (CacheError, DecodeError) as error:
             _logger.warning("an artifact that is not used: %s", error)
             return None
+        if not policy.allows(artifact.specialization, artifact.engine, digest_of(envelope), inside.key_id):
+            _logger.warning("an artifact that is not used: the policy does not take it")
+            return None
+        return artifact
 
-    def is_sound(self, found: Found) -> bool:
+    def is_sound(self, found: Found, policy: Policy) -> bool:
         """Whether an envelope is believed, and is what its place says."""
-        artifact, place = self.artifact(found.envelope), found.place
+        artifact, place = self.artifact(found.envelope, policy), found.place
         return artifact is not None and (
             artifact.abi,
             artifact.namespace,

@@ -1,0 +1,147 @@
+"""What a fleet says about code: which engines count, what is revoked, whether anything is compiled (FLEET, Policy).
+
+A policy is signed by a farm's key, one for a namespace; of several the one with the greatest serial counts, wherever it
+comes from. So it may be kept by anybody, and an old one that is put back changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from hotblock_cache.envelope import opened, sealed
+from hotblock_cache.errors import CacheError, EnvelopeError
+from hotblock_cache.keys import Recipe
+from hotblock_cache.signing import Signer, Verifier
+from hotblock_cache.store import Found, Kind
+from hotblock_cache.tiers import Tiers
+from hotblock_proto.v1 import farm_pb2 as pb
+
+__all__ = ["Policies", "Policy"]
+
+_CREATOR: Final = "hotblock policy"
+"""What says that an envelope holds a policy: no artifact has it, so neither can be taken for the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`promoted` engines come first; where `accepted` ones are named, these and the promoted ones are the only ones."""
+
+    namespace: str
+    serial: int = 0
+    promoted: tuple[bytes, ...] = ()
+    accepted: frozenset[bytes] = frozenset()
+    revoked_engines: frozenset[bytes] = frozenset()
+    revoked_recipes: frozenset[bytes] = frozenset()
+    revoked_digests: frozenset[bytes] = frozenset()
+    revoked_keys: frozenset[bytes] = frozenset()
+    paused: bool = False
+
+    def allows(self, specialization: bytes, engine: bytes, digest: bytes = b"", key: bytes = b"") -> bool:
+        """Whether code may be used: its engine counts, and nothing of it is revoked."""
+        return (
+            (not self.accepted or engine in self.accepted or engine in self.promoted)
+            and engine not in self.revoked_engines
+            and digest not in self.revoked_digests
+            and key not in self.revoked_keys
+            and not (self.revoked_recipes and Recipe(specialization, engine).digest in self.revoked_recipes)
+        )
+
+    def allows_found(self, found: Found) -> bool:
+        """The same for an entry with its blob, whose signer is not looked at."""
+        return self.allows(found.place.specialization, found.entry.engine, found.entry.digest)
+
+    def rank(self, engine: bytes) -> int:
+        """Which of several engines comes first."""
+        return self.promoted.index(engine) if engine in self.promoted else len(self.promoted)
+
+    def next(self, **changes: object) -> Policy:
+        """The policy after this one."""
+        return replace(self, serial=self.serial + 1, **changes)  # type: ignore[arg-type]
+
+    def sealed(self, signer: Signer) -> bytes:
+        """The policy in a signed envelope."""
+        message = pb.Policy(
+            namespace=self.namespace,
+            serial=self.serial,
+            promoted=self.promoted,
+            accepted=sorted(self.accepted),
+            revoked_engines=sorted(self.revoked_engines),
+            revoked_recipes=sorted(self.revoked_recipes),
+            revoked_digests=sorted(self.revoked_digests),
+            revoked_keys=sorted(self.revoked_keys),
+            paused=self.paused,
+        )
+        return sealed(message.SerializeToString(deterministic=True), signer, _CREATOR)
+
+    @classmethod
+    def opened(cls, data: bytes, verifier: Verifier, namespace: str) -> Policy:
+        """The policy of a namespace in an envelope. Raises EnvelopeError for bytes that are none, SignatureError for a
+        signer who is not trusted."""
+        inside = opened(data, verifier)
+        if inside.creator != _CREATOR:
+            raise EnvelopeError("not a policy", reason="not_a_policy")
+        try:
+            found = pb.Policy.FromString(inside.payload)
+        except DecodeError:
+            raise EnvelopeError("a policy that cannot be read", reason="corrupt") from None
+        if found.namespace != namespace:
+            raise EnvelopeError(f"a policy for namespace {found.namespace!r:.80}", reason="substituted")
+        policy = cls(
+            found.namespace,
+            found.serial,
+            tuple(found.promoted),
+            frozenset(found.accepted),
+            frozenset(found.revoked_engines),
+            frozenset(found.revoked_recipes),
+            frozenset(found.revoked_digests),
+            frozenset(found.revoked_keys),
+            found.paused,
+        )
+        if inside.key_id in policy.revoked_keys:
+            raise EnvelopeError("a policy signed by a key that it revokes", reason="revoked")
+        return policy
+
+
+class Policies:
+    """The newest policy of each namespace that this process has seen. Safe for threads."""
+
+    def __init__(self, tiers: Tiers, verifier: Callable[[], Verifier]) -> None:
+        self._tiers = tiers
+        self._verifier = verifier
+        self._lock = threading.Lock()
+        self._newest: dict[str, Policy] = {}
+        self._sealed: dict[str, bytes] = {}
+
+    def latest(self, namespace: str) -> Policy:
+        """The newest one that has been read; one that allows everything if there is none. No I/O."""
+        return self._newest.get(namespace) or Policy(namespace)
+
+    def envelope(self, namespace: str) -> bytes:
+        """The same in its envelope, empty if there is none. No I/O."""
+        return self._sealed.get(namespace, b"")
+
+    def read(self, namespace: str) -> bool:
+        """Look into the tiers for a newer one. Whether there was one."""
+        found = [self.offer(namespace, data, keep=False) for data in self._tiers.values(namespace, Kind.POLICY)]
+        return any(found)
+
+    def offer(self, namespace: str, data: bytes, keep: bool = True) -> bool:
+        """Take a policy that has come from somewhere, and `keep` it in the tiers, if it is newer. Whether it was. One that
+        is not sound is no policy."""
+        try:
+            policy = Policy.opened(data, self._verifier(), namespace)
+        except CacheError:
+            return False
+        with self._lock:
+            known = self._newest.get(namespace)
+            if known is not None and known.serial >= policy.serial:
+                return False
+            self._newest[namespace], self._sealed[namespace] = policy, data
+        if keep:
+            self._tiers.keep(namespace, Kind.POLICY, b"", data)
+        return True
