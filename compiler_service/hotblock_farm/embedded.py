@@ -30,7 +30,8 @@ class Embedded(FarmClient):
 
     def __init__(self, settings: HouseholdSettings | None = None) -> None:
         household = Household(settings or HouseholdSettings.from_environment())
-        super().__init__("embedded", FarmSettings(household.trust, household.code), _Doorstep(household))
+        client = FarmSettings(household.trust, household.code)
+        super().__init__("embedded", client, _Doorstep(household), demanded=False)
 
     def lower(self, job: Job, stage: Stage, target: str) -> str:
         """What a stage makes of a job, or why nothing: in a process of its own, which this one waits for."""

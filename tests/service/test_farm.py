@@ -77,7 +77,7 @@ def settings(keys: KeyPair, disk: Path | None) -> FarmSettings:
 
 def host(farm: Farm, disk: Path | None, **changes: Any) -> hb.Runtime:
     """A runtime that has a disk cache of its own, as another host has."""
-    client = FarmClient(farm.url, replace(settings(farm.keys, disk), **changes))
+    client = FarmClient.of(farm.url, replace(settings(farm.keys, disk), **changes))
     return hb.Runtime(compiler=client, hot_threshold=2)
 
 
@@ -386,7 +386,7 @@ def test_certificates_of_both_sides(keys: KeyPair, tmp_path: Path) -> None:
             token="over-tls",
         )
         for changes, served in (({}, True), ({"certificate": None, "key": None}, False), ({"authority": None}, False)):
-            client = FarmClient(url, replace(known, **changes))  # type: ignore[arg-type]
+            client = FarmClient.of(url, replace(known, **changes))  # type: ignore[arg-type]
             with hb.Runtime(compiler=client, hot_threshold=2) as runtime:
                 assert bool(calls(runtime)["compiled_entries"]) is served
 
@@ -395,10 +395,10 @@ def test_settings_that_would_be_unsafe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FarmError, match="not loopback"):
         ServerSettings(listen="0.0.0.0:50151").check()
     with pytest.raises(hb.HotblockError, match="plaintext"):
-        FarmClient("grpc://farm.example:50151", FarmSettings(trust=tmp_path, token="secret"))
+        FarmClient.of("grpc://farm.example:50151", FarmSettings(trust=tmp_path, token="secret"))
     for url in ("grpc://farm", "grpc://farm:0", "http://farm:1", "grpc://:5", "grpcs://a:1/path"):
         with pytest.raises(hb.HotblockError, match=r"farm|host:port"):
-            FarmClient(url, FarmSettings(trust=tmp_path))
+            FarmClient.of(url, FarmSettings(trust=tmp_path))
 
 
 def test_a_drain_loses_no_call_and_leaves_no_process(farm: Farm) -> None:
@@ -456,7 +456,7 @@ def test_a_bad_blob_on_a_host_s_disk_is_fetched_again(farm: Farm, tmp_path: Path
                 "of something else": foreign,
             }[fault]
         )
-    client = FarmClient(farm.url, settings(farm.keys, tmp_path / "a"))
+    client = FarmClient.of(farm.url, settings(farm.keys, tmp_path / "a"))
     with hb.Runtime(compiler=client, hot_threshold=2) as again:
         report = calls(again, warm_wait=PATIENCE)
         assert report["compiled_entries"] >= 2
@@ -466,7 +466,7 @@ def test_a_bad_blob_on_a_host_s_disk_is_fetched_again(farm: Farm, tmp_path: Path
 
 def test_a_farm_that_is_absent_killed_and_back(farm: Farm, tmp_path: Path) -> None:
     farm.stop(signal.SIGKILL)
-    client = FarmClient(farm.url, settings(farm.keys, None))
+    client = FarmClient.of(farm.url, settings(farm.keys, None))
     with hb.Runtime(compiler=client, hot_threshold=1) as runtime:
         began = time.monotonic()
         loaded = runtime.load(chain)
@@ -502,7 +502,7 @@ def test_two_farms_one_of_them_gone(farm: Farm, keys: KeyPair, tmp_path: Path) -
     with Farm(keys, tmp_path / "second") as second:
         url = f"grpc://{farm.address},{second.address}"
         farm.stop(signal.SIGKILL)
-        client = FarmClient(url, settings(keys, None))
+        client = FarmClient.of(url, settings(keys, None))
         with hb.Runtime(compiler=client, hot_threshold=1) as runtime:
             assert calls(runtime)["compiled_entries"] >= 1
         assert second.events("compile.start") == 1

@@ -52,6 +52,7 @@ class Farm:
     folder: Path
     arguments: list[str] = field(default_factory=list)
     listen: str = "127.0.0.1:0"
+    python: Path | str = sys.executable
     process: subprocess.Popen[str] | None = None
     address: str = ""
     log: Path = Path()
@@ -69,7 +70,7 @@ class Farm:
         self.log = self.folder / "farm.log"
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
-        command = [sys.executable, "-m", "hotblock.cli", "farm", "serve", "--trust", str(self.keys.trust)]
+        command = [str(self.python), "-m", "hotblock.cli", "farm", "serve", "--trust", str(self.keys.trust)]
         command += [] if "front" in self.arguments else ["--key", str(self.keys.private)]
         command += ["--listen", self.address or self.listen, "--workers", "1", *self.arguments]
         with self.log.open("a") as log:

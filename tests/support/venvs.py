@@ -26,7 +26,9 @@ def runtime_venv(folder: Path, sources: Path = _ROOT, extras: frozenset[str] = f
     if "farm" in extras:
         points = site / "hotblock_test-1.dist-info"
         points.mkdir()
-        (points / "entry_points.txt").write_text("[hotblock.compilers]\nembedded = hotblock_farm.embedded:Embedded\n")
+        names = "[hotblock.compilers]\nembedded = hotblock_farm.embedded:Embedded\n"
+        names += "[hotblock.commands]\nfarm = hotblock_farm.cli:farm\n"
+        (points / "entry_points.txt").write_text(names)
         (points / "METADATA").write_text("Metadata-Version: 2.1\nName: hotblock-test\nVersion: 1\n")
     return folder / "bin" / "python"
 

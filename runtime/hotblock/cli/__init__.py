@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 import click
 
 from hotblock import __version__
+from hotblock.cli.cache import cache
 from hotblock.cli.demo import demo
 from hotblock.cli.doctor import doctor
 from hotblock.cli.jit import jit, lower
@@ -41,7 +42,7 @@ def main(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for _command in (run, asm, dis, verify, jit, lower, keys, doctor, demo):
+for _command in (run, asm, dis, verify, jit, lower, cache, keys, doctor, demo):
     main.add_command(_command)
 for _point in entry_points(group="hotblock.commands"):
     main.add_command(LazyCommand(_point))

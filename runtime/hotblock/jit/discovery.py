@@ -37,12 +37,13 @@ def choose(compiler: str | Compiler | None) -> tuple[Compiler | None, Reason]:
             _logger.info("no compiler is installed (pip install 'hotblock[farm]'): everything is interpreted")
             return None, Reason.NO_COMPILER
         raise HotblockError("no compiler is installed; pip install 'hotblock[farm]'", reason="compiler")
-    if isinstance(compiler, str) and compiler.startswith("grpc"):
+    if isinstance(compiler, str) and compiler.startswith(("grpc", "bundle:")):
         from hotblock.jit.farm.client import FarmClient  # gRPC takes a tenth of a second to import
 
-        return FarmClient(compiler), Reason.DISABLED
+        return FarmClient.of(compiler), Reason.DISABLED
     if isinstance(compiler, str) or not hasattr(compiler, "submit"):
         raise HotblockError(
-            f"no compiler {compiler!r:.60}; None, 'embedded', 'grpc://host:port' or 'off'", reason="compiler"
+            f"no compiler {compiler!r:.60}; None, 'embedded', 'grpc://host:port', 'bundle:/path' or 'off'",
+            reason="compiler",
         )
     return compiler, Reason.DISABLED

@@ -13,14 +13,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
+from hotblock.errors import HotblockError
 from hotblock.jit.artifact import ARTIFACT_ABI, Code
 from hotblock.jit.compiler import Job, Outcome, Reply
 from hotblock.jit.farm.calls import Addresses, Calls, Directory, NoFarmError
 from hotblock.jit.farm.settings import FarmSettings
 from hotblock.jit.farm.trust import Trust
+from hotblock_cache.bundle import BundleTier
 from hotblock_cache.disk import DiskTier
 from hotblock_cache.errors import StoreError
 from hotblock_cache.keys import Specialization
@@ -69,24 +72,45 @@ class FarmClient:
     """See `hotblock.jit.compiler.Compiler` and `WarmCache`."""
 
     def __init__(
-        self, url: str, settings: FarmSettings | None = None, directory: Directory | None = None, secure: bool = False
+        self,
+        name: str,
+        settings: FarmSettings,
+        directory: Directory,
+        *,
+        secure: bool = False,
+        remote: bool = False,
+        demanded: bool = True,
     ) -> None:
-        """`url`: where farms are, unless a directory knows. Raises HotblockError for one that says nothing."""
-        self.name = url
-        self.settings = settings or FarmSettings.from_environment()
-        self._remote = directory is None  # farms that know more than this host
-        if directory is None:
-            directory, secure = Addresses.of(url, self.settings)
-        self._calls = Calls(directory, self.settings, secure)
+        """`remote`: the directory's farms know more than this host. `demanded`: somebody has to trust keys by hand."""
+        self.name = name
+        self.settings = settings
+        self._remote = remote
+        self._demanded = demanded
+        self._calls = Calls(directory, settings, secure)
         self._namespace = self.settings.namespace or _DEFAULT_NAMESPACE
         self._learnt = not self._remote
         self._withdraw: Callable[[Callable[[Code], bool]], None] = lambda is_revoked: None
         self._deliver: Callable[[Reply, Verifier], None] | None = None
         self._begin()
 
+    @classmethod
+    def of(cls, url: str, settings: FarmSettings | None = None) -> FarmClient:
+        """For farms at a URL: grpc://host:port[,host:port...], grpcs:// for TLS, grpc+unix:///path; or bundle:/path, for
+        code that was carried to where there is no farm. Raises HotblockError."""
+        settings = settings or FarmSettings.from_environment()
+        if not url.startswith("bundle:"):
+            addresses, secure = Addresses.of(url, settings)
+            return cls(url, settings, addresses, secure=secure, remote=True)
+        path = Path(url.removeprefix("bundle:"))
+        try:
+            namespace = BundleTier(path).namespace
+        except StoreError as error:
+            raise HotblockError(str(error), reason=error.reason) from None
+        return cls(url, replace(settings, disk=None, bundle=path, namespace=namespace), Addresses(()))
+
     def _begin(self) -> None:
         """What has locks and threads: a fork makes its own."""
-        self.trust = Trust(self.settings.trust, self._remote)
+        self.trust = Trust(self.settings.trust, self._demanded)
         self._memory = MemoryTier()
         self.tiers = Tiers(self._layers(), self._is_sound)
         self.policies = Policies(self.tiers, self.trust.verifier)
@@ -106,6 +130,8 @@ class FarmClient:
                 layers.append(Layer.of(DiskTier(self.settings.disk), 0.05))
             except StoreError as error:
                 _logger.warning("no cache on disk: %s", error)
+        if self.settings.bundle is not None:
+            layers.append(Layer.of(BundleTier(self.settings.bundle), 0.05, writable=False))
         return layers
 
     # ---- the port
@@ -229,7 +255,7 @@ class FarmClient:
             return Reply(job.number, Outcome.LOST, log=str(error))
         result = answer.result
         if result == farm_pb2.CompileResponse.RESULT_ARTIFACT:
-            found = self._found(place, answer.artifact, job.target, answer.seconds)
+            found = self._found(place, answer.artifact, job.target, answer.seconds, job.shape_class)
             if self._is_sound(found):
                 self.tiers.put(found)
             return self._reply(job.number, found, answer.seconds)
@@ -319,7 +345,14 @@ class FarmClient:
     def _is_sound(self, found: Found) -> bool:
         return self.trust.is_sound(found, self.policies.latest(found.place.namespace))
 
-    def _found(self, place: Place, artifact: farm_pb2.CachedArtifact, target: str, seconds: float = 0.0) -> Found:
+    def _found(
+        self,
+        place: Place,
+        artifact: farm_pb2.CachedArtifact,
+        target: str,
+        seconds: float = 0.0,
+        shape_class: bytes = b"",
+    ) -> Found:
         """What a farm has given, as tiers have it."""
         entry = Entry(
             artifact.engine,
@@ -328,6 +361,8 @@ class FarmClient:
             target,
             round(1000 * seconds),
             artifact.checked,
+            shape_class,
+            int(time.time()),
         )
         return Found(place, entry, artifact.envelope)
 

@@ -26,6 +26,7 @@ class FarmSettings:
 
     trust: Path
     disk: Path | None = None
+    bundle: Path | None = None  # code that was carried here
     namespace: str = ""  # of this host, where no farm can be asked
     token: str = ""
     authority: Path | None = None

@@ -18,7 +18,7 @@ from hotblock_cache.signing import Verifier
 from hotblock_cache.store import Found, digest_of
 from hotblock_proto.v1 import artifact_pb2
 
-__all__ = ["Trust"]
+__all__ = ["Trust", "wrong_with"]
 
 _logger = logging.getLogger("hotblock.jit")
 _AGE: Final = 30.0
@@ -83,19 +83,35 @@ class Trust:
 
     def is_sound(self, found: Found, policy: Policy) -> bool:
         """Whether an envelope is believed, and is what its place says."""
-        artifact, place = self.artifact(found.envelope, policy), found.place
-        return artifact is not None and (
-            artifact.abi,
-            artifact.namespace,
-            artifact.segment,
-            artifact.specialization,
-            artifact.engine,
-            artifact.target,
-        ) == (
-            ARTIFACT_ABI,
-            place.namespace,
-            place.segment,
-            place.specialization,
-            found.entry.engine,
-            found.entry.target,
-        )
+        artifact = self.artifact(found.envelope, policy)
+        return artifact is not None and _fits(artifact, found)
+
+
+def wrong_with(found: Found, verifier: Verifier) -> str:
+    """What is wrong with an entry's envelope, in words; "" for one that is whole, signed, and what its place says."""
+    if digest_of(found.envelope) != found.entry.digest:
+        return "its bytes are not those that its digest names"
+    try:
+        artifact = artifact_pb2.Artifact.FromString(opened(found.envelope, verifier).payload)
+    except (CacheError, DecodeError) as error:
+        return str(error)
+    return "" if _fits(artifact, found) else "it is signed, and for something else"
+
+
+def _fits(artifact: artifact_pb2.Artifact, found: Found) -> bool:
+    place = found.place
+    return (
+        artifact.abi,
+        artifact.namespace,
+        artifact.segment,
+        artifact.specialization,
+        artifact.engine,
+        artifact.target,
+    ) == (
+        ARTIFACT_ABI,
+        place.namespace,
+        place.segment,
+        place.specialization,
+        found.entry.engine,
+        found.entry.target,
+    )

@@ -1,4 +1,4 @@
-"""`hotblock farm`: found by the entry point `hotblock.commands`, since a runtime knows no farm."""
+"""`hotblock farm serve` and `status`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import grpc
 from rich.console import Console
 from rich.table import Table
 
 from hotblock.errors import HotblockError
-from hotblock.jit.farm.client import FarmClient
-from hotblock.jit.farm.settings import FarmSettings
+from hotblock.jit.farm.admin import FarmAdmin
 from hotblock_cache.errors import CacheError
 from hotblock_cache.redis import RedisSettings
 from hotblock_farm.errors import FarmError
@@ -23,19 +21,15 @@ from hotblock_farm.journal import journal
 from hotblock_farm.negatives import NegativeSettings
 from hotblock_farm.redis_queue import QueueSettings
 from hotblock_farm.server import Role, ServerSettings, Tls, serve
+from hotblock_farm.service import ServiceLimits
 from hotblock_farm.supervisor import WorkerSettings
 
-__all__ = ["farm"]
+__all__ = ["serve_", "status"]
 
 _path = click.Path(path_type=Path)
 
 
-@click.group()
-def farm() -> None:
-    """A compile farm that hosts share."""
-
-
-@farm.command("serve")
+@click.command("serve")
 @click.option("--listen", default="127.0.0.1:50151", show_default=True, help="host:port, or unix:/path.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Compile processes. [default: a quarter of the processors]")
 @click.option("--key", type=_path, help="The private key to sign with (`hotblock keys new`).")
@@ -47,6 +41,7 @@ def farm() -> None:
 )
 @click.option("--lease", default=5.0, show_default=True, help="Seconds after which a silent worker's jobs are others'.")
 @click.option("--crashed", default=60.0, show_default=True, help="Seconds that a crash is remembered; doubles.")
+@click.option("--policy-age", default=5.0, show_default=True, help="Seconds between two readings of the policy.")
 @click.option("--tokens", type=_path, help="The file of callers: a token, its namespace, perhaps admin on each line.")
 @click.option("--tls-cert", type=_path, help="The server's certificate, PEM.")
 @click.option("--tls-key", type=_path, help="Its private key, PEM.")
@@ -76,6 +71,7 @@ def serve_(**options: Any) -> None:
         trust=options["trust"],
         tls=Tls(options["tls_cert"], options["tls_key"], options["tls_client_ca"]) if options["tls_cert"] else None,
         drain=options["drain"],
+        limits=ServiceLimits(policy_age=options["policy_age"]),
         negatives=NegativeSettings(crashed=options["crashed"]),
         role=Role(options["role"]),
         queue=QueueSettings(options["redis"], lease=options["lease"]) if options["redis"] else None,
@@ -87,18 +83,13 @@ def serve_(**options: Any) -> None:
         raise HotblockError(str(error), reason=error.reason) from None
 
 
-@farm.command()
+@click.command()
 @click.argument("url")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(url: str, as_json: bool) -> None:
     """What the farm at URL (grpc://host:port) compiles, for whom, and how busy it is."""
-    client = FarmClient(url, FarmSettings.from_environment())
-    try:
-        found = client.capabilities()
-    except grpc.RpcError as error:
-        raise HotblockError(f"{url}: {error.details()}", reason="farm") from None
-    finally:
-        client.close()
+    with FarmAdmin(url) as admin:
+        found = admin.capabilities()
     load = found.load
     values = {
         "version": found.version,
