@@ -55,23 +55,32 @@ class Tiers:
         accepts: Callable[[Entry], bool] = lambda entry: True,
         rank: Callable[[Entry], int] = lambda entry: 0,
     ) -> Found | None:
-        """An entry that is accepted, with its blob; of several that of the lowest rank."""
+        """An entry that is accepted, with its blob; of several that of the lowest rank, for which further tiers are asked
+        until there is one of rank 0."""
         reason = "absent"
+        best: tuple[int, str, Found] | None = None
         for number, layer in enumerate(self.layers):
             entries = self._ask(layer, lambda tier: tier.entries(place)) or []
             # What has been compared before what has not.
             for entry in sorted(filter(accepts, entries), key=lambda entry: (rank(entry), not entry.checked)):
+                if best is not None and rank(entry) >= best[0]:
+                    break
                 found = self._whole(layer, place, entry)
                 if found is None:
                     reason = "blob"
                     continue
-                self._count(self.hits, layer.tier.name)
+                best = rank(entry), layer.tier.name, found
                 self._fill(self.layers[:number], found)
-                return found
+                break
+            if best is not None and best[0] == 0:
+                break
             if entries and reason == "absent" and not any(map(accepts, entries)):
                 reason = "engine"
-        self._count(self.misses, reason)
-        return None
+        if best is None:
+            self._count(self.misses, reason)
+            return None
+        self._count(self.hits, best[1])
+        return best[2]
 
     def put(self, found: Found) -> None:
         """Keep code in every tier that may be written."""

@@ -38,6 +38,8 @@ def farm(keys: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     with Farm(keys, tmp_path / "farm", ["--disk", str(tmp_path / "farm-disk"), "--policy-age", "0.1"]) as running:
         with host(running, tmp_path / "disk") as runtime:
             assert calls(runtime)
+            while not all(row["checked"] for row in command("cache", "ls", "--farm", running.url)["entries"]):
+                time.sleep(0.05)
         yield running
 
 

@@ -209,9 +209,13 @@ def test_finds_are_kept_in_nearer_tiers_and_the_best_is_taken(tmp_path: Path) ->
     assert tiers.find(plain.place) == Found(compared.place, compared.entry.agreed(), compared.envelope)
     assert tiers.find(plain.place, lambda entry: entry.engine == plain.entry.engine) == plain
     assert len(near.entries(plain.place)) == 2
+    # A better engine further away is taken before one that is near.
+    near.drop(plain.place, plain.entry.engine)
+    assert tiers.find(plain.place, rank=lambda entry: int(entry.engine != plain.entry.engine)) == plain
+    assert tiers.find(plain.place, rank=lambda entry: 1) is not None
     assert tiers.find(plain.place, lambda entry: False) is None
     assert tiers.find(found("s", "b").place) is None
-    assert (tiers.hits, tiers.misses) == ({"disk": 2}, {"engine": 1, "absent": 1})
+    assert (tiers.hits, tiers.misses) == ({"disk": 3, "memory": 1}, {"engine": 1, "absent": 1})
 
 
 @pytest.mark.requirement("F6")
