@@ -14,6 +14,7 @@ queue. Library defaults are not used: they wait for seconds and retry.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from redis.retry import Retry
 from hotblock_cache.errors import StoreError
 from hotblock_cache.store import MAX_ENGINES, Entry, Kind, Place
 
-__all__ = ["RedisSettings", "RedisTier", "connect"]
+__all__ = ["RedisSettings", "RedisTier", "arguments", "connect", "is_cluster"]
 
 _SPECIALIZATIONS: Final = 256
 """Specializations of a segment and target that the index orders by use."""
@@ -43,17 +44,35 @@ class RedisSettings:
     keep: int = 30 * 24 * 3600
 
 
+_CLUSTER: Final = "cluster+"
+
+
+def is_cluster(url: str) -> bool:
+    """Whether a URL is for a cluster: cluster+redis://host:port of any of its nodes."""
+    return url.startswith(_CLUSTER)
+
+
+def arguments(connect: float, operation: float) -> dict[str, Any]:
+    """What every client of ours is made with: it fails within its budget, and whoever uses it decides what comes then."""
+    return {
+        "socket_connect_timeout": connect,
+        "socket_timeout": operation,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "health_check_interval": 0,
+    }
+
+
 def connect(settings: RedisSettings) -> Any:
-    """A client that fails within its budget. Nothing is connected yet. Raises StoreError for a URL that is none."""
+    """A client; of a server nothing is connected yet, a cluster is asked for its nodes. Raises StoreError for a URL that is
+    none, RedisError where a cluster does not answer."""
+    options = arguments(settings.connect, settings.operation)
     try:
-        return redis.Redis.from_url(
-            settings.url,
-            socket_connect_timeout=settings.connect,
-            socket_timeout=settings.operation,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-            health_check_interval=0,
-        )
+        if is_cluster(settings.url):
+            del options["retry_on_error"]
+            url = settings.url.removeprefix(_CLUSTER)
+            return redis.RedisCluster.from_url(url, require_full_coverage=False, **options)
+        return redis.Redis.from_url(settings.url, **options)
     except ValueError as error:
         raise StoreError(f"not the URL of a Redis: {error}", reason="url") from None
 
@@ -64,8 +83,19 @@ class RedisTier:
     name = "redis"
 
     def __init__(self, settings: RedisSettings) -> None:
+        """Nothing is connected yet. Raises StoreError for a URL that is none."""
+        self._settings = settings
         self._keep = settings.keep
-        self._client = connect(settings)
+        self._lock = threading.Lock()
+        self._connected: Any = None if is_cluster(settings.url) else connect(settings)
+
+    @property
+    def _client(self) -> Any:
+        """The client; that of a cluster is made when the cluster answers."""
+        if self._connected is None:
+            with self._lock:
+                self._connected = self._connected or connect(self._settings)
+        return self._connected
 
     def entries(self, place: Place) -> list[Entry]:
         with _errors():
@@ -139,9 +169,17 @@ class RedisTier:
                 for entry in self.entries(place):
                     yield place, entry
 
+    def eviction(self) -> str:
+        """The server's `maxmemory-policy`, of the first node in a cluster."""
+        with _errors():
+            found = self._client.info("memory")
+        found = found if "maxmemory_policy" in found else next(iter(found.values()))
+        return str(found["maxmemory_policy"])
+
     def close(self) -> None:
         """Give the connections back."""
-        self._client.close()
+        if self._connected is not None:
+            self._connected.close()
 
 
 def _index(place: Place) -> str:
@@ -168,7 +206,9 @@ def _value(namespace: str, kind: Kind, name: bytes) -> str:
 def _errors() -> Iterator[None]:
     try:
         yield
-    except (redis.ConnectionError, redis.TimeoutError) as error:
+    except redis.AuthenticationError as error:
+        raise StoreError(f"Redis refuses: {error}", reason="refused") from None
+    except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError) as error:
         raise StoreError(f"Redis does not answer: {error}", reason="unreachable") from None
     except redis.OutOfMemoryError as error:
         raise StoreError(f"Redis has no room: {error}", reason="full") from None

@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from hotblock_cache.redis import arguments, is_cluster
 from hotblock_cache.store import Place
 from hotblock_farm.errors import FarmError
 from hotblock_farm.journal import write
@@ -72,14 +73,13 @@ class QueueSettings:
 
 
 def _client(settings: QueueSettings, wait: float = 0.0) -> Any:
-    return redis.asyncio.Redis.from_url(
-        settings.url,
-        socket_connect_timeout=settings.operation,
-        socket_timeout=settings.operation + wait,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_error=[],
-        health_check_interval=0,
-    )
+    """A client whose commands may wait so many seconds for something to come."""
+    options = {**arguments(settings.operation, settings.operation + wait), "retry": Retry(NoBackoff(), 0)}
+    if is_cluster(settings.url):
+        del options["retry_on_error"]
+        url = settings.url.removeprefix("cluster+")
+        return redis.asyncio.RedisCluster.from_url(url, require_full_coverage=False, **options)
+    return redis.asyncio.Redis.from_url(settings.url, **options)
 
 
 def _work(fields: dict[bytes, bytes]) -> Work:

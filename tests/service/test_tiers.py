@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.redis_servers import SERVERS, Backend, backends
 from support.servers import Valkey, free_port
 
 from hotblock_cache.breaker import Breaker, BreakerSettings
@@ -43,18 +44,25 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
         yield server
 
 
-@pytest.fixture(params=["memory", "disk", "redis"])
-def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tier]:
-    if request.param == "memory":
+@pytest.fixture(scope="module", params=["memory", "disk", *SERVERS])
+def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend | str]:
+    if request.param in SERVERS:
+        with backends(request.param, tmp_path_factory.mktemp("server")) as running:
+            yield running
+    else:
+        yield request.param
+
+
+@pytest.fixture
+def tier(backend: Backend | str, tmp_path: Path) -> Iterator[Tier]:
+    if backend == "memory":
         yield MemoryTier()
-    elif request.param == "disk":
+    elif backend == "disk":
         yield DiskTier(tmp_path / "cache")
     else:
-        server: Valkey = request.getfixturevalue("valkey")
-        client = server.client()
-        client.flushall()
-        client.close()
-        redis = RedisTier(RedisSettings(server.url, connect=1, operation=1))
+        assert isinstance(backend, Backend)
+        backend.flush()
+        redis = RedisTier(RedisSettings(backend.farm, connect=1, operation=1))
         yield redis
         redis.close()
 

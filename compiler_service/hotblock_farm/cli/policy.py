@@ -70,7 +70,7 @@ def _office(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say where, and with which key."""
 
     @click.option("--key", type=click.Path(path_type=Path), required=True, help="The private key that farms sign with.")
-    @click.option("--redis", help="redis://host:port/0 of the farms.")
+    @click.option("--redis", envvar="HOTBLOCK_FARM_REDIS", help="redis://host:port/0 of the farms.")
     @click.option("--disk", type=click.Path(path_type=Path), help="The --disk of a farm.")
     @click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="Whose policy.")
     @json_option

@@ -35,7 +35,7 @@ _path = click.Path(path_type=Path)
 @click.option("--key", type=_path, help="The private key to sign with (`hotblock keys new`).")
 @click.option("--trust", type=_path, help="A folder of public keys whose signatures count, too; a front needs it.")
 @click.option("--disk", type=_path, help="A folder that keeps code.")
-@click.option("--redis", help="redis://host:port/0, where farms share code and jobs.")
+@click.option("--redis", envvar="HOTBLOCK_FARM_REDIS", help="redis://host:port/0, where farms share code and jobs.")
 @click.option(
     "--role", type=click.Choice([r.value for r in Role]), default="all", show_default=True, help="What this one does."
 )

@@ -19,6 +19,7 @@ from hotblock.devices.native import host_target, threads
 from hotblock.isa import ISA_VERSION
 from hotblock.jit import installed
 from hotblock.vm import Limits
+from hotblock_cache.errors import CacheError
 
 __all__ = ["doctor"]
 
@@ -39,7 +40,7 @@ class Finding:
 @json_option
 def doctor(as_json: bool) -> None:
     """Show what hotblock found on this machine."""
-    findings = [*_software(), *_hardware(), *_compiler(), *_environment()]
+    findings = [*_software(), *_hardware(), *_compiler(), *_redis(), *_environment()]
     if as_json:
         emit_json({"findings": [asdict(finding) for finding in findings]})
         return
@@ -91,6 +92,24 @@ def _compiler() -> list[Finding]:
         if native.library
         else Finding("threads of compiled code", "1", True, "libgomp was not found; install it (Debian: libgomp1)"),
     ]
+
+
+def _redis() -> list[Finding]:
+    """The fleet's Redis, where this host reads it."""
+    url = os.environ.get("HOTBLOCK_REDIS")
+    if not url:
+        return []
+    from hotblock_cache.redis import RedisSettings, RedisTier
+
+    try:
+        tier = RedisTier(RedisSettings(url, connect=1.0, operation=1.0))
+        eviction = tier.eviction()
+        tier.close()
+    except CacheError as error:
+        return [Finding("redis", str(error), False, "hosts go on without it; see HOTBLOCK_REDIS")]
+    bad = eviction.startswith("allkeys")
+    advice = "evicts the queue with the code; set maxmemory-policy volatile-lru" if bad else ""
+    return [Finding("redis", f"maxmemory-policy {eviction}", not bad, advice)]
 
 
 def _environment() -> list[Finding]:

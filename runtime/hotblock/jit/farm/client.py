@@ -130,6 +130,11 @@ class FarmClient:
                 layers.append(Layer.of(DiskTier(self.settings.disk), 0.05))
             except StoreError as error:
                 _logger.warning("no cache on disk: %s", error)
+        if self.settings.redis:
+            from hotblock_cache.redis import RedisSettings, RedisTier  # not cheap, and few hosts read it themselves
+
+            redis = RedisSettings(self.settings.redis)
+            layers.append(Layer.of(RedisTier(redis), redis.operation, writable=False))
         if self.settings.bundle is not None:
             layers.append(Layer.of(BundleTier(self.settings.bundle), 0.05, writable=False))
         return layers

@@ -27,6 +27,7 @@ class FarmSettings:
     trust: Path
     disk: Path | None = None
     bundle: Path | None = None  # code that was carried here
+    redis: str = ""  # the URL of the fleet's Redis, for a user that may read it
     namespace: str = ""  # of this host, where no farm can be asked
     token: str = ""
     authority: Path | None = None
@@ -40,7 +41,8 @@ class FarmSettings:
     @classmethod
     def from_environment(cls) -> FarmSettings:
         """`HOTBLOCK_TRUST`, `HOTBLOCK_CACHE` (a folder, or `off`), `HOTBLOCK_NAMESPACE`, `HOTBLOCK_TOKEN`,
-        `HOTBLOCK_TLS_CA`, `HOTBLOCK_TLS_CERT`, `HOTBLOCK_TLS_KEY`; without a folder, one in `HOTBLOCK_HOME`."""
+        `HOTBLOCK_REDIS`, `HOTBLOCK_TLS_CA`, `HOTBLOCK_TLS_CERT`, `HOTBLOCK_TLS_KEY`; without a folder, one in
+        `HOTBLOCK_HOME`."""
 
         def path(name: str) -> Path | None:
             return Path(os.environ[name]) if os.environ.get(name) else None
@@ -52,6 +54,7 @@ class FarmSettings:
             trust=path("HOTBLOCK_TRUST") or config / "hotblock" / "trusted",
             disk=None if str(disk) == "off" else disk,
             namespace=os.environ.get("HOTBLOCK_NAMESPACE", ""),
+            redis=os.environ.get("HOTBLOCK_REDIS", ""),
             token=os.environ.get("HOTBLOCK_TOKEN", ""),
             authority=path("HOTBLOCK_TLS_CA"),
             certificate=path("HOTBLOCK_TLS_CERT"),
