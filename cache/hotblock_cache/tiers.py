@@ -47,6 +47,7 @@ class Tiers:
         self.hits: Counter[str] = Counter()
         self.misses: Counter[str] = Counter()
         self.errors: Counter[tuple[str, str]] = Counter()
+        self.saved = 0.0  # seconds of compiling that finds beyond the nearest tier have saved
         self._lock = threading.Lock()
 
     def find(
@@ -80,6 +81,9 @@ class Tiers:
             self._count(self.misses, reason)
             return None
         self._count(self.hits, best[1])
+        if best[1] != self.layers[0].tier.name:
+            with self._lock:
+                self.saved += best[2].entry.compile_ms / 1000
         return best[2]
 
     def put(self, found: Found) -> None:

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-__all__ = ["journal", "write"]
+__all__ = ["detail", "journal", "write"]
 
 _logger = logging.getLogger("hotblock.farm")
 
@@ -34,3 +34,8 @@ def journal(level: str = "info") -> None:
 def write(event: str, **fields: object) -> None:
     """One line."""
     _logger.info(event, extra={"fields": fields})
+
+
+def detail(event: str, **fields: object) -> None:
+    """One line for who looks closely (`--log-level debug`)."""
+    _logger.debug(event, extra={"fields": fields})

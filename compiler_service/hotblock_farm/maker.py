@@ -42,6 +42,7 @@ class Maker:
         self.pool = pool
         self._negatives = negatives
         self.counts: Counter[str] = Counter()  # results by outcome
+        self.seconds = 0.0  # that they took
         self._tiers = tiers
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._numbers = itertools.count(1)
@@ -68,6 +69,7 @@ class Maker:
         outcome = pb.CompileResult.Outcome.Name(reply.outcome).removeprefix("OUTCOME_").lower()
         self.counts[outcome] += 1
         seconds = round(time.monotonic() - began, 4)
+        self.seconds += seconds
         write("compile.end", block=block, number=number, outcome=outcome, seconds=seconds, log=reply.log[:200])
         if reply.outcome == pb.CompileResult.OUTCOME_ARTIFACT:
             entry = Entry(

@@ -27,10 +27,12 @@ from hotblock_cache.store import Found
 from hotblock_cache.tiers import Layer, Tiers
 from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities
+from hotblock_farm.interceptors import CallCounts, Observed
 from hotblock_farm.journal import write
 from hotblock_farm.maker import Maker
+from hotblock_farm.metrics import serve_metrics
 from hotblock_farm.negatives import Negatives, NegativeSettings
-from hotblock_farm.pool import Pool
+from hotblock_farm.pool import Pool, PoolLoad
 from hotblock_farm.queue import JobQueue, LocalQueue
 from hotblock_farm.redis_queue import QueueSettings, RedisQueue, RedisWorker
 from hotblock_farm.service import FarmService, ServiceLimits
@@ -85,6 +87,7 @@ class ServerSettings:
     drain: float = 30.0
     role: Role = Role.ALL
     queue: QueueSettings | None = None  # the queue that farms share, on their Redis
+    metrics: str = ""  # host:port that answers to Prometheus
     negatives: NegativeSettings = field(default_factory=NegativeSettings)
     limits: ServiceLimits = field(default_factory=ServiceLimits)
 
@@ -125,6 +128,7 @@ class Server:
         self.policies = Policies(self.tiers, lambda: self._trusted)
         own: LocalQueue | None = None
         self._worker: RedisWorker | None = None
+        self.maker: Maker | None = None
         if self.pool is not None:
             self.maker = Maker(self.pool, self.tiers, negatives)
             own = LocalQueue(self.maker.make, self.pool.load)
@@ -137,7 +141,8 @@ class Server:
             self._queue = own
         self.service = FarmService(self._queue, self.tiers, identities, negatives, self.policies, settings.limits)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self.calls = CallCounts()
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=(Observed(self.calls),))
         self.address = settings.listen
         self._watch: asyncio.Task[None] | None = None
 
@@ -166,9 +171,15 @@ class Server:
         if not listen.startswith("unix:"):
             self.address = f"{listen.rpartition(':')[0]}:{port}"
         await self._server.start()
+        if self.settings.metrics:
+            serve_metrics(self, self.settings.metrics)
         if self._worker is not None:
             self._worker.start()
         self._watch = asyncio.create_task(self._watch_health())
+
+    def load(self) -> PoolLoad:
+        """How busy it is."""
+        return self._queue.load()
 
     async def stop(self) -> None:
         """Take no more calls, let those under way end, stop the workers."""

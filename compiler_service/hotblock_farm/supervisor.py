@@ -72,6 +72,7 @@ class _Worker:
     process: subprocess.Popen[bytes]
     frames: Frames = field(default_factory=Frames)
     job: pb.CompileJob | None = None
+    begun: bool = False  # whether it has said so; a job that it has not is not to blame for its end
     began: float = 0.0
     processor: float = 0.0  # when the job began
 
@@ -96,6 +97,7 @@ class Supervisor:
         self._signer = signer
         self._selector = selectors.DefaultSelector()
         self._jobs: deque[pb.CompileJob] = deque()
+        self._again: set[int] = set()  # jobs that were given to a worker that ended before it began
         self._workers: list[_Worker] = []
         self._frames = Frames()
 
@@ -150,7 +152,8 @@ class Supervisor:
                     return
                 idle = self._spawn()
             job = self._jobs.popleft()
-            idle.job, idle.began, idle.processor = job, time.monotonic(), idle.used()
+            idle.job, idle.begun = job, False
+            idle.began, idle.processor = time.monotonic(), idle.used()
             try:
                 assert idle.process.stdin is not None
                 idle.process.stdin.write(framed(job.SerializeToString()))
@@ -180,6 +183,11 @@ class Supervisor:
         except subprocess.TimeoutExpired:  # it has closed its pipes and lives on
             worker.process.kill()
             code = worker.process.wait()
+        job = worker.job
+        if job is not None and not worker.begun and job.id not in self._again:
+            self._again.add(job.id)
+            self._jobs.appendleft(job)
+            worker.job = None
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
         self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, f"the worker ended {how}")
 
@@ -196,9 +204,14 @@ class Supervisor:
             self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, f"the worker answers nonsense: {error}")
 
     def _answer(self, worker: _Worker, reply: pb.CompileResult) -> None:
-        job, worker.job = worker.job, None
+        job = worker.job
         if job is None or reply.id != job.id:
             raise FarmError("a reply to nothing")
+        if reply.outcome == pb.CompileResult.OUTCOME_BEGUN:
+            worker.begun = True
+            return
+        worker.job = None
+        self._again.discard(job.id)
         if reply.outcome == pb.CompileResult.OUTCOME_ARTIFACT:
             reply.envelope = self._seal(job, reply.envelope)
         self._send(reply)

@@ -74,6 +74,9 @@ def main() -> None:
             request = pb.CompileJob.FromString(data)
         except DecodeError:
             return
+        begun = pb.CompileResult(id=request.id, outcome=pb.CompileResult.OUTCOME_BEGUN)
+        sink.write(framed(begun.SerializeToString()))
+        sink.flush()
         sink.write(framed(answer(request, dump).SerializeToString()))
         sink.flush()
 

@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hotblock import asm as asm
+    from hotblock import metrics as metrics
     from hotblock import random as random
     from hotblock.api import Constant as Constant
     from hotblock.api import Runtime as Runtime
@@ -52,7 +53,7 @@ _HOMES = {
     "load": "hotblock.files",
     "save": "hotblock.files",
 }
-_MODULES = ("asm", "random")
+_MODULES = ("asm", "metrics", "random")
 _DTYPES = {
     "bfloat16": "BFLOAT16",
     "bool": "BOOL",

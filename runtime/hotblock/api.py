@@ -125,6 +125,11 @@ class Runtime:
         """What has been compiled, and why the rest was not. Prints as a table; `to_dict()` gives plain values."""
         return report(self._driver, self._compiler.name if self._compiler is not None else "off")
 
+    @property
+    def tiers(self) -> object | None:
+        """The cache of the compiler (`hotblock_cache.tiers.Tiers`), if it has one."""
+        return getattr(self._compiler, "tiers", None)
+
     def explain(self, segment: str) -> Explanation:
         """Everything about a segment, by the name that the report gives it or by its function. Raises NotFoundError."""
         found = explain(self._driver, segment)

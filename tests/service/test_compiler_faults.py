@@ -87,7 +87,12 @@ def _module(name: str, code: str) -> Iterator[str]:
         path.unlink()
 
 
-SLOW = "import time\ntime.sleep(0.7)\nfrom hotblock_farm.worker import main\nmain()\n"
+SLOW = (
+    "import time\nimport hotblock_farm.worker as w\nreal = w.answer\n"
+    "def answer(request, dump):\n    time.sleep(0.7)\n    return real(request, dump)\n"
+    "w.answer = answer\nw.main()\n"
+)
+LATE = "import time\ntime.sleep(0.7)\nfrom hotblock_farm.worker import main\nmain()\n"
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], ids=lambda s: s.name)
@@ -106,6 +111,16 @@ def test_a_worker_killed_by_a_signal_costs_a_wait(sent: signal.Signals) -> None:
         time.sleep(1.5)  # the first cool-down is a second, give or take a fifth
         calls(rt, 4)
         assert rt.report().compiled_entries > 0
+
+
+def test_a_job_is_not_blamed_for_a_worker_that_had_not_begun_it() -> None:
+    with _module("late", LATE) as module, _embedded(worker=module) as rt:
+        loaded = rt.load(chain)
+        loaded(X)
+        _await_compile()
+        os.kill(_process(module), signal.SIGKILL)
+        assert rt.wait_idle(PATIENCE)
+        assert (rt.report().compiles_failed, rt.report().compiles_completed) == (0, 1)
 
 
 def test_a_worker_that_hangs_is_ended() -> None:

@@ -92,7 +92,7 @@ def test_the_preset_and_the_threshold(rt: hb.Runtime) -> None:
     for wrong in ({"preset": "fast"}, {"hot_threshold": 0}, {"capacity": True}, {"deny": "f"}):
         with pytest.raises(hb.HotblockError):
             hb.Runtime(compiler="off", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(hb.HotblockError, match="'grpc://host:port' or 'off'"):
+    with pytest.raises(hb.HotblockError, match="'grpc://host:port', 'bundle:/path' or 'off'"):
         hb.Runtime(compiler="llvm")
 
 

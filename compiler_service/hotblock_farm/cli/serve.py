@@ -47,6 +47,7 @@ _path = click.Path(path_type=Path)
 @click.option("--tls-key", type=_path, help="Its private key, PEM.")
 @click.option("--tls-client-ca", type=_path, help="Demand client certificates signed by this authority, PEM.")
 @click.option("--drain", default=30.0, show_default=True, help="Seconds that calls have when the farm is stopped.")
+@click.option("--metrics", default="", help="host:port that answers to Prometheus at /metrics.")
 @click.option("--dump", type=_path, help="A folder into which every stage of every compile is written.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 def serve_(**options: Any) -> None:
@@ -71,6 +72,7 @@ def serve_(**options: Any) -> None:
         trust=options["trust"],
         tls=Tls(options["tls_cert"], options["tls_key"], options["tls_client_ca"]) if options["tls_cert"] else None,
         drain=options["drain"],
+        metrics=options["metrics"],
         limits=ServiceLimits(policy_age=options["policy_age"]),
         negatives=NegativeSettings(crashed=options["crashed"]),
         role=Role(options["role"]),

@@ -321,6 +321,8 @@ class CompileResult(_message.Message):
         """the worker got no processor in time"""
         OUTCOME_HELLO: CompileResult._Outcome.ValueType  # 6
         """the supervisor is there; `envelope` is its public key"""
+        OUTCOME_BEGUN: CompileResult._Outcome.ValueType  # 7
+        """the worker has the job and begins; a result follows"""
 
     class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper): ...
     OUTCOME_UNSPECIFIED: CompileResult.Outcome.ValueType  # 0
@@ -335,6 +337,8 @@ class CompileResult(_message.Message):
     """the worker got no processor in time"""
     OUTCOME_HELLO: CompileResult.Outcome.ValueType  # 6
     """the supervisor is there; `envelope` is its public key"""
+    OUTCOME_BEGUN: CompileResult.Outcome.ValueType  # 7
+    """the worker has the job and begins; a result follows"""
 
     ID_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int

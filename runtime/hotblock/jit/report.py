@@ -61,6 +61,7 @@ class Report:
     compile_seconds: float
     median_compile_seconds: float
     misses: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, int] = field(default_factory=dict)  # versions by state
     segments: tuple[SegmentReport, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,6 +195,7 @@ def report(driver: Driver, compiler: str) -> Report:
         compile_seconds=sum(seconds),
         median_compile_seconds=statistics.median(seconds) if seconds else 0.0,
         misses=dict(misses),
+        states=dict(Counter(version.state.value for unit in units for version in unit.versions())),
         segments=tuple(_segment(unit) for unit in units),
     )
 
