@@ -89,7 +89,7 @@ def _module(name: str, code: str) -> Iterator[str]:
 
 SLOW = (
     "import time\nimport hotblock_farm.worker as w\nreal = w.answer\n"
-    "def answer(request, dump):\n    time.sleep(0.7)\n    return real(request, dump)\n"
+    "def answer(request, dump):\n    time.sleep(2)\n    return real(request, dump)\n"
     "w.answer = answer\nw.main()\n"
 )
 LATE = "import time\ntime.sleep(0.7)\nfrom hotblock_farm.worker import main\nmain()\n"
@@ -101,6 +101,7 @@ def test_a_worker_killed_by_a_signal_costs_a_wait(sent: signal.Signals) -> None:
         loaded = rt.load(chain)
         loaded(X)
         _await_compile()
+        time.sleep(0.7)  # the worker has started, and begins
         os.kill(_process(module), sent)
         assert rt.wait_idle(PATIENCE)
         report = rt.report()
