@@ -107,6 +107,12 @@ def test_the_demo_command() -> None:
     assert report["search"]["paragraphs"] == 12
     assert report["search"]["matches"][0]["score"] > 0.2
     assert "embedding" in done.stderr
+    cold, warm = report["fleet"]["A"], report["fleet"]["B"]
+    assert cold["compiles_requested"] > 0
+    assert cold["batches"][0]["compiled"] == 0
+    assert warm["compiles_requested"] == 0
+    assert warm["batches"][0]["compiled"] > 0
+    assert all(batch["interpreted"] == cold["batches"][-1]["interpreted"] for batch in warm["batches"])
 
 
 def test_a_missing_model_says_how_to_install_it() -> None:

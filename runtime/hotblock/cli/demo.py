@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,8 +17,10 @@ from rich.table import Table
 
 from hotblock.api import Runtime
 from hotblock.cli.report import emit_json, json_option
+from hotblock.demos.fleet import HostRun, farm, host, scratch_home
 from hotblock.demos.peer import torch_embedder
 from hotblock.demos.texts import Paragraph, licence_paragraphs
+from hotblock.jit import installed
 
 __all__ = ["demo"]
 
@@ -31,6 +35,7 @@ _BATCH = 8
 _COMPARED = 6  # batches of the closing comparison
 _ROUNDS = 3
 _PATIENCE = 30.0
+_FLEET_BATCHES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +46,59 @@ class _Match:
 
 
 @click.command()
-@click.argument("which", type=click.Choice(["all", "search", "speak"]), default="all")
+@click.argument("which", type=click.Choice(["all", "search", "speak", "fleet"]), default="all")
 @click.option(
     "--paragraphs", type=click.IntRange(1), default=400, show_default=True, help="How many paragraphs to embed."
 )
 @click.option("--query", "-q", "queries", multiple=True, help="A question to search for; repeat it.")
 @json_option
 def demo(which: str, paragraphs: int, queries: tuple[str, ...], as_json: bool) -> None:
-    """Search licence texts with MiniLM, and speak words with g2p.
+    """Search licence texts with MiniLM, speak words with g2p, and share compiled code between two hosts.
 
     Texts of a few to a few hundred tokens are embedded packed, without padding, interpreted at first and compiled once
-    they are hot; g2p decodes in a loop that stops by itself.
+    they are hot; g2p decodes in a loop that stops by itself. The fleet is a farm and two hosts, processes on this machine:
+    the second one starts with what the first has made hot.
     """
     console = Console(stderr=as_json)
     report: dict[str, Any] = {}
-    with Runtime(preset="inference") as runtime:
-        if which in ("all", "search"):
-            report["search"] = _search(runtime, console, paragraphs, queries or _QUERIES)
-        if which in ("all", "speak"):
-            report["speak"] = _speak(runtime, console)
+    with scratch_home():
+        with Runtime(preset="inference") as runtime:
+            if which in ("all", "search"):
+                report["search"] = _search(runtime, console, paragraphs, queries or _QUERIES)
+            if which in ("all", "speak"):
+                report["speak"] = _speak(runtime, console)
+        if which in ("all", "fleet"):
+            report["fleet"] = _fleet(console)
     if as_json:
         emit_json(report)
+
+
+def _fleet(console: Console) -> dict[str, Any]:
+    """A farm, a cold host, then a warm one."""
+    if installed() is None:
+        console.print("no fleet: a farm needs pip install 'hotblock[farm]'")
+        return {}
+    runs: dict[str, HostRun] = {}
+    columns = (TextColumn("host {task.description}"), BarColumn(), MofNCompleteColumn())
+    with tempfile.TemporaryDirectory(prefix="hb-") as name, Progress(*columns, console=console) as progress:
+        folder = Path(name)
+        with farm(folder) as url:
+            for which in ("A", "B"):
+                task = progress.add_task(which, total=_FLEET_BATCHES)
+                runs[which] = host(url, folder, which, _FLEET_BATCHES, lambda batch, task=task: progress.advance(task))
+    table = Table("batch", "host A, cold", "host B, warm", title="One farm, two hosts: us a token")
+    for number, pair in enumerate(zip(*(run.batches for run in runs.values()), strict=True), 1):
+        cells = (f"{1e6 * b.seconds / b.tokens:.0f} {'compiled' if b.compiled else 'interpreted'}" for b in pair)
+        table.add_row(str(number), *cells)
+    console.print(table)
+    for which, run in runs.items():
+        entries = sum(b.compiled for b in run.batches), sum(b.interpreted for b in run.batches)
+        console.print(
+            f"host {which}: {run.compiles_requested} compiles asked for, {entries[0]} entries compiled, {entries[1]}"
+            f" interpreted, first answer {run.first_answer:.2f} s after its start",
+            highlight=False,
+        )
+    return {which: asdict(run) for which, run in runs.items()}
 
 
 def _search(runtime: Runtime, console: Console, count: int, queries: tuple[str, ...]) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def load_weights() -> Model:
 class MiniLM:
     """The model loaded into a runtime, with its tokenizer. Texts in, unit vectors out."""
 
-    def __init__(self, runtime: hb.Runtime) -> None:
+    def __init__(self, runtime: hb.Runtime, warm_wait: float = 0.0) -> None:
+        """`warm_wait`: see `Runtime.load`."""
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -125,7 +126,7 @@ class MiniLM:
         self._tokenizer = Tokenizer.from_file(str(package_file(_PACKAGE, _REQUIREMENT, "model/tokenizer.json")))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(_MAX_TOKENS)
-        self._embed = runtime.load(embed)
+        self._embed = runtime.load(embed, warm_wait=warm_wait)
         self._model = _constants(runtime, load_weights())
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
