@@ -139,7 +139,9 @@ class Server:
         else:
             assert own is not None
             self._queue = own
-        self.service = FarmService(self._queue, self.tiers, identities, negatives, self.policies, settings.limits)
+        self.service = FarmService(
+            self._queue, self.tiers, identities, negatives, self.policies, settings.limits, self.maker
+        )
         self._health = health.aio.HealthServicer()
         self.calls = CallCounts()
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=(Observed(self.calls),))

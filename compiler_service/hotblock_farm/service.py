@@ -25,7 +25,7 @@ from hotblock_farm.engine import ARTIFACT_ABI, ENGINE
 from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities, Identity
 from hotblock_farm.journal import write
-from hotblock_farm.maker import Work
+from hotblock_farm.maker import Maker, Work
 from hotblock_farm.negatives import Negatives
 from hotblock_farm.queue import JobQueue
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
@@ -36,6 +36,9 @@ _DIGEST: Final = 32
 _MAX_CLASS: Final = 1 << 16
 _MESSAGE: Final = 1 << 20
 """About how much a message of a warm set carries."""
+
+_PRESENT: Final = 120.0
+"""Seconds after which a runtime that has not called is taken to be gone; each calls twice a minute."""
 
 _WITNESSES: Final = 2
 """Callers of different names whose comparisons must differ before code is withdrawn from everybody."""
@@ -89,6 +92,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         negatives: Negatives,
         policies: Policies,
         limits: ServiceLimits,
+        maker: Maker | None,
     ) -> None:
         self.limits = limits
         self.draining = False
@@ -103,6 +107,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         self._engine = ENGINE.digest
         self._segments = _Remembered(self.limits.remembered)
         self._waiting: Counter[str] = Counter()
+        self._runtimes = _Remembered(limits.remembered)  # when they last called
+        self._made = maker
 
     # ---- RPCs
 
@@ -119,6 +125,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             max_segment=self.limits.segment,
             load=self._load(),
             policy=self._policies.envelope(identity.namespace),
+            activity=self._activity(),
         )
 
     async def Compile(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.CompileResponse]:  # noqa: N802
@@ -344,6 +351,17 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             await asyncio.to_thread(self._negatives.quarantine, place, engine)
             write("recipe.quarantined", block=place.specialization.hex(), engine=engine.hex())
 
+    def _activity(self) -> farm_pb2.Activity:
+        now = time.monotonic()
+        return farm_pb2.Activity(
+            runtimes=sum(now - seen < _PRESENT for seen in self._runtimes.values()),
+            hits=dict(self._tiers.hits),
+            misses=sum(self._tiers.misses.values()),
+            compiles=dict(self._made.counts) if self._made is not None else {},
+            compile_seconds=self._made.seconds if self._made is not None else 0.0,
+            saved_seconds=self._tiers.saved,
+        )
+
     # ---- callers
 
     async def _enter(self, context: Any) -> Identity:
@@ -354,6 +372,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         if identity is None:
             self.counts["strangers"] += 1
             await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "no token, or one that is not known", 0)
+        self._runtimes.keep(_request_id(context).partition("-")[0], time.monotonic())
         return identity
 
     async def _demand(self, context: Any, holds: bool, what: str) -> None:

@@ -83,6 +83,7 @@ class GetCapabilitiesResponse(_message.Message):
     MAX_SEGMENT_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    ACTIVITY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """of the caller"""
     abi_min: _builtins.int
@@ -99,6 +100,8 @@ class GetCapabilitiesResponse(_message.Message):
     def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def load(self) -> Global___Load: ...
+    @_builtins.property
+    def activity(self) -> Global___Activity: ...
     def __init__(
         self,
         *,
@@ -111,14 +114,100 @@ class GetCapabilitiesResponse(_message.Message):
         max_segment: _builtins.int = ...,
         load: Global___Load | None = ...,
         policy: _builtins.bytes = ...,
+        activity: Global___Activity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["activity", b"activity", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_max", b"abi_max", "abi_min", b"abi_min", "engine", b"engine", "load", b"load", "max_segment", b"max_segment", "namespace", b"namespace", "policy", b"policy", "targets", b"targets", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_max", b"abi_max", "abi_min", b"abi_min", "activity", b"activity", "engine", b"engine", "load", b"load", "max_segment", b"max_segment", "namespace", b"namespace", "policy", b"policy", "targets", b"targets", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetCapabilitiesResponse: _TypeAlias = GetCapabilitiesResponse  # noqa: Y015
+
+@_typing.final
+class Activity(_message.Message):
+    """What this farm has done since it was started, for people who watch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HitsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class CompilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RUNTIMES_FIELD_NUMBER: _builtins.int
+    HITS_FIELD_NUMBER: _builtins.int
+    MISSES_FIELD_NUMBER: _builtins.int
+    COMPILES_FIELD_NUMBER: _builtins.int
+    COMPILE_SECONDS_FIELD_NUMBER: _builtins.int
+    SAVED_SECONDS_FIELD_NUMBER: _builtins.int
+    runtimes: _builtins.int
+    """that have called in the last minutes"""
+    misses: _builtins.int
+    """look-ups that no tier answered"""
+    compile_seconds: _builtins.float
+    saved_seconds: _builtins.float
+    """of compiling, by tiers beyond memory"""
+    @_builtins.property
+    def hits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """look-ups that a tier answered"""
+
+    @_builtins.property
+    def compiles(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """by outcome"""
+
+    def __init__(
+        self,
+        *,
+        runtimes: _builtins.int = ...,
+        hits: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        misses: _builtins.int = ...,
+        compiles: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        compile_seconds: _builtins.float = ...,
+        saved_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compile_seconds", b"compile_seconds", "compiles", b"compiles", "hits", b"hits", "misses", b"misses", "runtimes", b"runtimes", "saved_seconds", b"saved_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Activity: _TypeAlias = Activity  # noqa: Y015
 
 @_typing.final
 class Policy(_message.Message):

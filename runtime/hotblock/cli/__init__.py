@@ -20,6 +20,7 @@ from hotblock.cli.lazy import LazyCommand
 from hotblock.cli.programs import asm, dis, verify
 from hotblock.cli.report import ErrorGroup
 from hotblock.cli.run import run
+from hotblock.cli.top import top
 
 __all__ = ["main"]
 
@@ -42,7 +43,7 @@ def main(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for _command in (run, asm, dis, verify, jit, lower, cache, keys, doctor, demo):
+for _command in (run, asm, dis, verify, jit, lower, cache, keys, top, doctor, demo):
     main.add_command(_command)
 for _point in entry_points(group="hotblock.commands"):
     main.add_command(LazyCommand(_point))
