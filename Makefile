@@ -103,6 +103,10 @@ fuzz: $(STAMP) ## 100 000 hostile programs as text and as bytes, 10 000 random o
 bench: $(STAMP) $(BENCH_VENV)/.installed ## Measure against the peers, as ratios
 	$(UNPINNED) $(BIN)/python tests/bench/main.py --peer-python $(BENCH_VENV)/bin/python
 
+.PHONY: bench-farm
+bench-farm: $(STAMP) $(BENCH_VENV)/.installed ## Measure farm, cache and second hosts under load and faults
+	$(UNPINNED) $(BIN)/python tests/bench/farm.py --peer-python $(BENCH_VENV)/bin/python
+
 $(BENCH_VENV)/.installed: tests/bench/requirements.txt
 	$(PYTHON) -m venv --clear $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade pip

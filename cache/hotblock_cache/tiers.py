@@ -55,12 +55,13 @@ class Tiers:
         place: Place,
         accepts: Callable[[Entry], bool] = lambda entry: True,
         rank: Callable[[Entry], int] = lambda entry: 0,
+        near: bool = False,
     ) -> Found | None:
         """An entry that is accepted, with its blob; of several that of the lowest rank, for which further tiers are asked
-        until there is one of rank 0."""
+        until there is one of rank 0. `near`: of rank 0 in the nearest tier, or none, without counting a miss."""
         reason = "absent"
         best: tuple[int, str, Found] | None = None
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.layers[:1] if near else self.layers):
             entries = self._ask(layer, lambda tier: tier.entries(place)) or []
             # What has been compared before what has not.
             for entry in sorted(filter(accepts, entries), key=lambda entry: (rank(entry), not entry.checked)):
@@ -77,8 +78,9 @@ class Tiers:
                 break
             if entries and reason == "absent" and not any(map(accepts, entries)):
                 reason = "engine"
-        if best is None:
-            self._count(self.misses, reason)
+        if best is None or (near and best[0]):
+            if not near:
+                self._count(self.misses, reason)
             return None
         self._count(self.hits, best[1])
         if best[1] != self.layers[0].tier.name:

@@ -43,6 +43,7 @@ _DONE: Final = f"{_HEAD}done"
 _GROUP: Final = "workers"
 _KEPT_RESULTS: Final = 128
 _BLOCK: Final = 0.5  # seconds that a command waits for something to come
+_MEASURE: Final = 0.5  # seconds between two looks at how much there is to do
 
 _ENQUEUE: Final = """
 if redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) then
@@ -50,6 +51,15 @@ if redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) then
   return 1
 end
 return 0
+"""
+_TAKE: Final = """
+for _, stream in ipairs(KEYS) do
+  local found = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', 1, 'STREAMS', stream, '>')
+  if found then
+    return found[1]
+  end
+end
+return false
 """
 _FINISH: Final = """
 redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'recipe', ARGV[2], 'result', ARGV[3])
@@ -171,14 +181,16 @@ class RedisQueue:
         client = _client(self._settings, _BLOCK)
         try:
             newest = await client.xrevrange(_DONE, count=1)
-            last = newest[0][0] if newest else b"0"
+            last, measured = newest[0][0] if newest else b"0", float("-inf")
             self._reading.set()
             while not self._closing:
                 for _, entries in await client.xread({_DONE: last}, block=round(1000 * _BLOCK)) or ():
                     for number, fields in entries:
                         last = number
                         self._wake(fields)
-                await self._measure(client)
+                if time.monotonic() - measured > _MEASURE:
+                    await self._measure(client)
+                    measured = time.monotonic()
         except (redis.RedisError, OSError) as error:
             write("queue.lost", error=str(error))
             for future in self._waiting.values():
@@ -217,6 +229,7 @@ class RedisWorker:
         self._settings = settings
         self._make = make
         self._given_up = given_up
+        self._client = _client(settings)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._free = asyncio.Semaphore(workers)
         self._jobs: set[asyncio.Task[None]] = set()
@@ -236,6 +249,7 @@ class RedisWorker:
             await asyncio.wait(self._jobs, timeout=patience)
         for job in self._jobs:
             job.cancel()
+        await self._client.aclose()
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -268,17 +282,18 @@ class RedisWorker:
 
     async def _next(self, client: Any) -> bool:
         """Take the most urgent job, waiting a moment for one. Whether there was one."""
-        for block in (None, round(1000 * _BLOCK)):
-            # Streams of one command are not served in order, so urgent ones are asked first.
-            for streams in [(s,) for s in _STREAMS] if block is None else [_STREAMS]:
-                found = await client.xreadgroup(_GROUP, self._name, dict.fromkeys(streams, ">"), count=1, block=block)
-                taken = [(stream, *entry) for stream, entries in found or () for entry in entries]
-                for stream, number, fields in taken[1:]:
-                    self._begin(stream, number, fields, counted=False)
-                if taken:
-                    self._begin(*taken[0])
-                    return True
-        return False
+        found = await client.eval(_TAKE, len(_STREAMS), *_STREAMS, _GROUP, self._name)
+        if found:
+            stream, ((number, pairs),) = found
+            self._begin(stream, number, dict(zip(pairs[::2], pairs[1::2], strict=True)))
+            return True
+        # There is none, so whatever comes first is the most urgent one.
+        waited = dict.fromkeys(_STREAMS, ">")
+        found = await client.xreadgroup(_GROUP, self._name, waited, count=1, block=round(1000 * _BLOCK))
+        taken = [(stream, *entry) for stream, entries in found or () for entry in entries]
+        for position, (stream, number, fields) in enumerate(taken):
+            self._begin(stream, number, fields, counted=not position)
+        return bool(taken)
 
     async def _reclaim(self, client: Any) -> bool:
         """Take over a job whose worker says nothing any more. Whether there was one."""
@@ -316,7 +331,7 @@ class RedisWorker:
 
     async def _work(self, stream: bytes | str, number: bytes, fields: dict[bytes, bytes]) -> None:
         """Have one job made, keeping its lease, and say what came of it."""
-        client = _client(self._settings)
+        client = self._client
         over = asyncio.Event()
         lease = asyncio.create_task(self._keep(client, stream, number, over))
         try:
@@ -327,7 +342,6 @@ class RedisWorker:
         finally:
             over.set()
             await lease
-            await client.aclose()
 
     async def _keep(self, client: Any, stream: bytes | str, number: bytes, over: asyncio.Event) -> None:
         """Say, every third of a lease, that the job is still this worker's."""

@@ -141,7 +141,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         specialization = Specialization(identity.namespace, request.segment, request.shape_class, request.target).digest
         place = Place(identity.namespace, request.segment, specialization)
         policy = await self._policy(identity.namespace)
-        found = await asyncio.to_thread(self._find, place, policy, request.own_engine)
+        found = await self._look(place, policy, request.own_engine)
         if found is not None:
             self.counts["hits"] += 1
             yield self._result(farm_pb2.CompileResponse.RESULT_ARTIFACT, artifact=_artifact(found))
@@ -206,12 +206,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
 
         policy = await self._policy(identity.namespace)
 
-        def look() -> list[Found]:
-            return [found for place in places if (found := self._find(place, policy)) is not None]
-
-        return farm_pb2.LookupResponse(
-            found=[_artifact(found) for found in await asyncio.to_thread(look)], load=self._load()
-        )
+        found = [await self._look(place, policy) for place in places]
+        return farm_pb2.LookupResponse(found=[_artifact(one) for one in found if one is not None], load=self._load())
 
     async def WarmSet(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.WarmSetResponse]:  # noqa: N802
         identity = await self._enter(context)
@@ -228,7 +224,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                 if specialization in known:
                     continue
                 place = Place(identity.namespace, segment, specialization)
-                found = await asyncio.to_thread(self._find, place, policy)
+                found = await self._look(place, policy)
                 if found is None or found.entry.target != request.target:
                     continue
                 left -= len(found.envelope)
@@ -300,15 +296,19 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
 
     # ---- what is known
 
-    def _find(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
-        """The code that the policy takes first."""
+    async def _look(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
+        """The code that the policy takes first. What is in memory needs no thread."""
+        found = self._find(place, policy, own, near=True)
+        return found or await asyncio.to_thread(self._find, place, policy, own)
+
+    def _find(self, place: Place, policy: Policy, own: bool, near: bool = False) -> Found | None:
 
         def accepts(entry: Entry) -> bool:
             if own and entry.engine != self._engine:
                 return False
             return policy.allows(place.specialization, entry.engine, entry.digest)
 
-        return self._tiers.find(place, accepts, lambda entry: policy.rank(entry.engine))
+        return self._tiers.find(place, accepts, lambda entry: policy.rank(entry.engine), near)
 
     async def _policy(self, namespace: str) -> Policy:
         """The newest policy, read again when it is some seconds old."""
