@@ -120,3 +120,6 @@ class BundleTier:
             if place.namespace == namespace:
                 for entry in entries:
                     yield place, entry
+
+    def close(self) -> None:
+        """Nothing is open."""

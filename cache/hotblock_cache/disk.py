@@ -111,6 +111,9 @@ class DiskTier:
                 for entry in self.entries(place):
                     yield place, entry
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     # ---- files
 
     def _namespace(self, namespace: str) -> Path:

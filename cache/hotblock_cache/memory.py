@@ -103,6 +103,9 @@ class MemoryTier:
             found = [(place, entry) for place, engines in self._index.items() for entry in engines.values()]
         return ((place, entry) for place, entry in found if place.namespace == namespace)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def _forget(self, namespace: str, digest: bytes) -> None:
         blob = self._blobs.pop((namespace, digest), None)
         self._size -= len(blob) if blob is not None else 0

@@ -169,6 +169,11 @@ class RedisTier:
                 for entry in self.entries(place):
                     yield place, entry
 
+    def ping(self) -> None:
+        """Whether it answers: raises StoreError if not."""
+        with _errors():
+            self._client.ping()
+
     def eviction(self) -> str:
         """The server's `maxmemory-policy`, of the first node in a cluster."""
         with _errors():
@@ -177,9 +182,11 @@ class RedisTier:
         return str(found["maxmemory_policy"])
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if self._connected is not None:
             self._connected.close()
+            if is_cluster(self._settings.url):
+                self._connected.disconnect_connection_pools()
 
 
 def _index(place: Place) -> str:

@@ -141,3 +141,7 @@ class Tier(Protocol):
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         """All there is."""
         ...
+
+    def close(self) -> None:
+        """Give back what is open. It is not asked any more."""
+        ...

@@ -92,12 +92,19 @@ class Tiers:
         """Keep code in every tier that may be written."""
         self._fill(self.layers, found)
 
-    def note(self, place: Place, entry: Entry) -> None:
-        """Change what the index says of an engine, wherever it is known."""
+    def renew(self, found: Found) -> None:
+        """Say that code is used, with what is known of it now: it lives on where it is, and comes back where it was lost."""
+        place, entry = found.place, found.entry
         for layer in self.layers:
-            known = self._ask(layer, lambda tier: tier.entries(place)) or []
-            if layer.writable and any(one.engine == entry.engine for one in known):
+            if not layer.writable:
+                continue
+            known = self._ask(layer, lambda tier: tier.entries(place))
+            if known is None:
+                continue
+            if any(one.digest == entry.digest for one in known):
                 self._ask(layer, lambda tier: tier.note(place, entry))
+            else:
+                self._ask(layer, lambda tier: tier.put(place, entry, found.envelope))
 
     def drop(self, place: Place, engine: bytes) -> None:
         """Forget an engine's code for a specialization, everywhere."""
@@ -137,6 +144,11 @@ class Tiers:
                 if (place, entry.engine) not in seen:
                     seen.add((place, entry.engine))
                     yield place, entry
+
+    def close(self) -> None:
+        """Give back what tiers hold open."""
+        for layer in self.layers:
+            layer.tier.close()
 
     def _whole(self, layer: Layer, place: Place, entry: Entry) -> Found | None:
         """An entry with its blob, if that is there and is what it should be."""

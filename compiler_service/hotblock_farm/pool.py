@@ -67,6 +67,11 @@ class Pool:
         if number in self._waiting and self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(framed(pb.CompileJob(id=number, cancel=True).SerializeToString()))
 
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a supervisor."""
+        return self._process is not None and self._process.returncode is None
+
     def load(self) -> PoolLoad:
         """How busy it is."""
         workers, now = self.settings.workers, time.monotonic()

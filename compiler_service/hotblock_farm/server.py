@@ -120,8 +120,10 @@ class Server:
         layers = [Layer.of(MemoryTier(), 0.001)]
         if settings.disk is not None:
             layers.append(Layer.of(DiskTier(settings.disk), 0.05))
+        self._redis: RedisTier | None = None
         if settings.redis is not None:
             layers.append(Layer.of(RedisTier(settings.redis), settings.redis.operation))
+            self._redis = RedisTier(settings.redis)  # asked how it is even while the other is left alone
         self.tiers = Tiers(layers, self._is_sound)
         identities = Identities(settings.tokens)
         negatives = Negatives(self.tiers, settings.negatives)
@@ -197,15 +199,22 @@ class Server:
                 await self._watch
         if self.pool is not None:
             await self.pool.close()
+        self.tiers.close()
+        if self._redis is not None:
+            self._redis.close()
 
     async def _watch_health(self) -> None:
-        up, down = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        """Say each second how the farm and what it depends on are. Without Redis, or with workers that are just being
+        replaced, the farm itself serves."""
+        states = {True: health_pb2.HealthCheckResponse.SERVING, False: health_pb2.HealthCheckResponse.NOT_SERVING}
         while True:
-            for name in ("", _SERVICE, _WORKERS):
-                await self._health.set(name, up)
-            for layer in self.tiers.layers:
-                if layer.tier.name == _REDIS:
-                    await self._health.set(_REDIS, down if layer.breaker.is_open else up)
+            found = {"": True, _SERVICE: self.settings.role is not Role.WORKER}
+            if self.pool is not None:
+                found[_WORKERS] = self.pool.is_running
+            if self._redis is not None:
+                found[_REDIS] = await asyncio.to_thread(_answers, self._redis)
+            for name, well in found.items():
+                await self._health.set(name, states[well])
             await asyncio.sleep(1)
 
     def _is_sound(self, found: Found) -> bool:
@@ -222,6 +231,14 @@ class Server:
             place.specialization,
             found.entry.engine,
         )
+
+
+def _answers(tier: RedisTier) -> bool:
+    try:
+        tier.ping()
+    except CacheError:
+        return False
+    return True
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:

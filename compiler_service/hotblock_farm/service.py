@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -337,7 +337,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         """A runtime uses this: it lives on, and is known to agree with the interpreter if somebody has compared it."""
         found = self._tiers.find(place, lambda entry: entry.engine == engine)
         if found is not None:
-            self._tiers.note(place, found.entry.agreed() if agreed else found.entry)
+            self._tiers.renew(replace(found, entry=found.entry.agreed()) if agreed else found)
 
     async def _disagreed(self, identity: Identity, place: Place, engine: bytes) -> None:
         """A runtime's comparison found a difference. One host's word takes nothing from the others; that of two does."""

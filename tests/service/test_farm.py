@@ -550,10 +550,14 @@ def test_an_emptied_redis_is_filled_from_a_farm_s_disk(keys: KeyPair, tmp_path: 
         for number in range(2):
             with (
                 Farm(keys, tmp_path / f"farm{number}", [*arguments, "--redis", valkey.url]) as farm,
-                host(farm, None) as runtime,
+                host(farm, None, refresh=0.5) as runtime,
             ):
                 assert calls(runtime)["compiled_entries"] >= 1
                 assert farm.events("compile.start") == (1 if number == 0 else 0)
-            client = valkey.client()
+                client = valkey.client()
+                deadline = time.monotonic() + PATIENCE
+                while not list(client.scan_iter("hb:1:default:*:idx:*")) and time.monotonic() < deadline:
+                    time.sleep(0.05)  # until the runtime has told that it uses the code
+                assert list(client.scan_iter("hb:1:default:*:idx:*"))
             client.flushall()
             client.close()

@@ -48,6 +48,10 @@ _path = click.Path(path_type=Path)
 @click.option("--tls-client-ca", type=_path, help="Demand client certificates signed by this authority, PEM.")
 @click.option("--drain", default=30.0, show_default=True, help="Seconds that calls have when the farm is stopped.")
 @click.option("--metrics", default="", help="host:port that answers to Prometheus at /metrics.")
+@click.option("--quota", default=256, show_default=True, help="Calls of one caller that may wait for compiles.")
+@click.option(
+    "--worker-module", default="hotblock_farm.worker", hidden=True, help="What compiles; for injecting faults."
+)
 @click.option("--dump", type=_path, help="A folder into which every stage of every compile is written.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 def serve_(**options: Any) -> None:
@@ -65,6 +69,7 @@ def serve_(**options: Any) -> None:
             workers=options["workers"] or WorkerSettings.for_cores(os.cpu_count() or 1).workers,
             key="" if front else str(options["key"]),
             dump=str(options["dump"] or ""),
+            worker=options["worker_module"],
         ),
         disk=options["disk"],
         redis=RedisSettings(options["redis"]) if options["redis"] else None,
@@ -73,7 +78,7 @@ def serve_(**options: Any) -> None:
         tls=Tls(options["tls_cert"], options["tls_key"], options["tls_client_ca"]) if options["tls_cert"] else None,
         drain=options["drain"],
         metrics=options["metrics"],
-        limits=ServiceLimits(policy_age=options["policy_age"]),
+        limits=ServiceLimits(policy_age=options["policy_age"], waiting=options["quota"]),
         negatives=NegativeSettings(crashed=options["crashed"]),
         role=Role(options["role"]),
         queue=QueueSettings(options["redis"], lease=options["lease"]) if options["redis"] else None,

@@ -101,7 +101,7 @@ class Calls:
         self._farms: dict[str, _Farm] = {}
         self._lock = threading.Lock()
         self._streams: set[Any] = set()
-        self._closed = False
+        self._cut = self._closed = False
         self._name = secrets.token_hex(6)
         self._numbers = itertools.count(1)
         self.used = False  # whether gRPC has been touched: a fork of this process then must not touch it
@@ -124,7 +124,7 @@ class Calls:
                 code, details = error.code(), error.details()
                 why = f"{farm.address}: {code.name.lower()}: {details}"
                 farm.breaker.failed()
-                if code is grpc.StatusCode.CANCELLED and self._closed:
+                if code is grpc.StatusCode.CANCELLED and self._cut:
                     raise NoFarmError("closed") from None
                 continue
             except OSError as error:  # a certificate that is not there
@@ -147,7 +147,7 @@ class Calls:
         with self._lock:
             self._streams.add(call)
         try:
-            if not self._closed:
+            if not self._cut:
                 yield from call
         finally:
             call.cancel()
@@ -155,12 +155,16 @@ class Calls:
                 self._streams.discard(call)
 
     def cut(self) -> None:
-        """End calls under way; none begins any more."""
+        """End streams, and begin none any more. Short calls go on until `end`."""
         with self._lock:
-            self._closed = True
+            self._cut = True
             streams = list(self._streams)
         for call in streams:
             call.cancel()
+
+    def end(self) -> None:
+        """Begin no call any more."""
+        self._closed = True
 
     def close(self) -> None:
         """Close channels. No call is under way."""

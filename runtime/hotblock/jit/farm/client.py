@@ -42,6 +42,8 @@ _DEFAULT_NAMESPACE: Final = "default"
 _WARM_BYTES: Final = 64 << 20
 _BATCH: Final = 1024
 _TELL_AGAIN: Final = 3600.0
+_LAST_WORDS: Final = 0.5
+"""Seconds in which a client that is closed tells what it has found."""
 _OUTCOMES: Final = {
     farm_pb2.CompileResponse.RESULT_ARTIFACT: Outcome.ARTIFACT,
     farm_pb2.CompileResponse.RESULT_REFUSED: Outcome.REFUSED,
@@ -186,13 +188,18 @@ class FarmClient:
         with self._lock:
             self._closed = True
             threads = list(self._threads)
+        threads = [thread for thread in threads if thread is not threading.current_thread()]
         for _ in threads:
             self._work.put(None)
         self._calls.cut()
+        deadline = time.monotonic() + _LAST_WORDS
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._calls.end()
+        for thread in threads:
+            thread.join()
         self._calls.close()
+        self.tiers.close()
 
     def capabilities(self) -> farm_pb2.GetCapabilitiesResponse:
         """What a farm says of itself; waits for it. Raises NoFarmError."""
@@ -221,9 +228,11 @@ class FarmClient:
             item: Job | _Warming | _Comparison | None = None
             with contextlib.suppress(queue.Empty):
                 item = self._work.get(timeout=self.settings.refresh)
-            if self._closed:
+            if self._closed and item is None:
                 return
             try:
+                if self._closed and not isinstance(item, _Comparison):
+                    continue  # nobody waits for it; what a comparison found is still of use to others
                 self._refresh()
                 if item is None:
                     continue
@@ -376,7 +385,7 @@ class FarmClient:
         if comparison.agreed:
             found = self.tiers.find(place, lambda entry: entry.engine == engine)
             if found is not None:
-                self.tiers.note(place, found.entry.agreed())
+                self.tiers.renew(replace(found, entry=found.entry.agreed()))
         else:
             self.tiers.drop(place, engine)
         seen = farm_pb2.ReportRequest.Seen(
