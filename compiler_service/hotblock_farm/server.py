@@ -174,6 +174,7 @@ class Server:
             raise FarmError(f"cannot listen on {listen}: {error}", reason="listen") from None
         if not listen.startswith("unix:"):
             self.address = f"{listen.rpartition(':')[0]}:{port}"
+        await self._say_health()
         await self._server.start()
         if self.settings.metrics:
             serve_metrics(self, self.settings.metrics)
@@ -204,18 +205,21 @@ class Server:
             self._redis.close()
 
     async def _watch_health(self) -> None:
-        """Say each second how the farm and what it depends on are. Without Redis, or with workers that are just being
-        replaced, the farm itself serves."""
-        states = {True: health_pb2.HealthCheckResponse.SERVING, False: health_pb2.HealthCheckResponse.NOT_SERVING}
         while True:
-            found = {"": True, _SERVICE: self.settings.role is not Role.WORKER}
-            if self.pool is not None:
-                found[_WORKERS] = self.pool.is_running
-            if self._redis is not None:
-                found[_REDIS] = await asyncio.to_thread(_answers, self._redis)
-            for name, well in found.items():
-                await self._health.set(name, states[well])
             await asyncio.sleep(1)
+            await self._say_health()
+
+    async def _say_health(self) -> None:
+        """How the farm and what it depends on are. Without Redis, or with workers that are just being replaced, the farm
+        itself serves."""
+        states = {True: health_pb2.HealthCheckResponse.SERVING, False: health_pb2.HealthCheckResponse.NOT_SERVING}
+        found = {"": True, _SERVICE: self.settings.role is not Role.WORKER}
+        if self.pool is not None:
+            found[_WORKERS] = self.pool.is_running
+        if self._redis is not None:
+            found[_REDIS] = await asyncio.to_thread(_answers, self._redis)
+        for name, well in found.items():
+            await self._health.set(name, states[well])
 
     def _is_sound(self, found: Found) -> bool:
         """Whether an envelope is signed by this farm's key and is what its place says. Code signed by another key of the
