@@ -108,8 +108,8 @@ class Supervisor:
         self._spawn()  # so that the first job waits for no start
         try:
             while self._turn():
-                self._give()
                 self._watch()
+                self._give()
         finally:
             for worker in self._workers:
                 worker.process.kill()
@@ -183,13 +183,18 @@ class Supervisor:
         except subprocess.TimeoutExpired:  # it has closed its pipes and lives on
             worker.process.kill()
             code = worker.process.wait()
+        if not worker.begun:
+            self._give_back(worker)
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+        self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, f"the worker ended {how}")
+
+    def _give_back(self, worker: _Worker) -> None:
+        """Let another worker have this one's job, which is not to blame; once."""
         job = worker.job
-        if job is not None and not worker.begun and job.id not in self._again:
+        if job is not None and job.id not in self._again:
             self._again.add(job.id)
             self._jobs.appendleft(job)
             worker.job = None
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-        self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, f"the worker ended {how}")
 
     def _hear(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
@@ -226,20 +231,23 @@ class Supervisor:
         return sealed(payload, self._signer, _CREATOR)
 
     def _watch(self) -> None:
-        """End jobs that take too long."""
+        """End jobs that take too long, and workers that somebody has stopped."""
         now = time.monotonic()
         for worker in list(self._workers):
             if worker.job is None:
                 continue
             wall, used = now - worker.began, worker.used() - worker.processor
-            if used > self._settings.processor:
+            if _is_stopped(worker.process.pid):
+                self._give_back(worker)
+                self._lose(worker, pb.CompileResult.OUTCOME_CRASHED, "the worker was stopped")
+            elif used > self._settings.processor:
                 self._lose(
                     worker,
                     pb.CompileResult.OUTCOME_CRASHED,
                     f"more than {self._settings.processor} s of processor time",
                 )
             elif wall > self._settings.wall:
-                starved = used < _STARVED * wall and not _is_stopped(worker.process.pid)
+                starved = used < _STARVED * wall
                 outcome = pb.CompileResult.OUTCOME_STARVED if starved else pb.CompileResult.OUTCOME_CRASHED
                 self._lose(worker, outcome, f"no answer after {self._settings.wall} s")
 

@@ -124,16 +124,34 @@ def test_a_job_is_not_blamed_for_a_worker_that_had_not_begun_it() -> None:
         assert (rt.report().compiles_failed, rt.report().compiles_completed) == (0, 1)
 
 
-def test_a_worker_that_hangs_is_ended() -> None:
-    with _module("slow", SLOW) as module, _embedded(worker=module, wall=1.0) as rt:
+def test_a_worker_that_is_stopped_is_replaced_at_once() -> None:
+    with _module("slow", SLOW) as module, _embedded(worker=module) as rt:
         loaded = rt.load(chain)
         loaded(X)
         _await_compile()
+        time.sleep(0.7)  # the worker has started, and begins
         os.kill(_process(module), signal.SIGSTOP)
-        began = time.monotonic()
         assert rt.wait_idle(20)
-        assert time.monotonic() - began < 10
-        assert "no answer" in rt.explain("chain").to_dict()["versions"][0]["log"]
+        assert (rt.report().compiles_failed, rt.report().compiles_completed) == (0, 1)
+
+
+HANGS = SLOW.replace("time.sleep(2)", "time.sleep(600)")
+SPINS = SLOW.replace("time.sleep(2)", "[None for _ in iter(int, 1)]")
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "log"),
+    [(HANGS, {"wall": 1.0}, "no answer"), (SPINS, {"processor": 0.5}, "processor time")],
+    ids=["hangs", "spins"],
+)
+def test_a_worker_that_does_not_end_is_ended(code: str, limits: dict[str, float], log: str) -> None:
+    with _module("endless", code) as module, _embedded(worker=module, **limits) as rt:
+        loaded = rt.load(chain)
+        began = time.monotonic()
+        loaded(X)
+        assert rt.wait_idle(20)
+        assert time.monotonic() - began < 15
+        assert log in rt.explain("chain").to_dict()["versions"][0]["log"]
         np.testing.assert_allclose(loaded(X), WANTED, rtol=1e-6)
 
 

@@ -394,7 +394,12 @@ if used:
     for _ in range(3):
         loaded(x); rt.wait_idle(60)
     assert rt.report().compiled_entries == 1
-child = os.fork()
+children = []
+for _ in range(int(sys.argv[2])):  # several, as those that load data are
+    child = os.fork()
+    if not child:
+        break
+    children.append(child)
 if not child:
     try:
         for _ in range(4):
@@ -413,7 +418,7 @@ if not child:
         print(repr(error), flush=True)
         os._exit(1)
     os._exit(0)
-_, status = os.waitpid(child, 0)
+status = max(os.waitpid(child, 0)[1] for child in children)
 for _ in range(4):
     loaded(x); rt.wait_idle(60)
 assert rt.report().compiled_entries >= 2, rt.report()
@@ -426,10 +431,15 @@ sys.exit(status != 0)
 """
 
 
+@pytest.mark.parametrize("children", [1, 4])
 @pytest.mark.parametrize("when", ["used", "unused"])
-def test_forks(when: str, tmp_path: Path) -> None:
+def test_forks(when: str, children: int, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, script(tmp_path, FORK), when], capture_output=True, text=True, timeout=180, check=False
+        [sys.executable, script(tmp_path, FORK), when, str(children)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -118,7 +118,7 @@ def test_a_worker_that_goes_is_replaced_within_its_lease(
     answers = fleet.answers(large(), clients=5, during=go)
     assert {answer.result for answer in answers} == {pb.CompileResponse.RESULT_ARTIFACT}
     assert fleet.compiles() <= 2
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < LEASE + 1 + 3  # two compiles of a second at most, on a busy machine
     process = gone[0].process
     assert process is not None
     process.send_signal(signal.SIGCONT)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hotblock.jit.farm.trust import Trust
 from hotblock_cache.envelope import sealed
+from hotblock_cache.errors import SignatureError
 from hotblock_cache.policy import Policy
 from hotblock_cache.signing import Signer, write_public
 from hotblock_proto.v1 import artifact_pb2
@@ -54,3 +59,37 @@ def test_a_folder_with_something_else_in_it_leaves_the_keys_of_before(
     (tmp_path / "odd.pub").write_text("not a key")
     now[0] += 31
     assert trust.artifact(envelope(signer), Policy("n")) is not None
+
+
+def keys(*arguments: object, status: int = 0) -> dict[str, Any]:
+    """What `hotblock keys` says; its output is JSON where that is asked for."""
+    command = [sys.executable, "-m", "hotblock.cli", "keys", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout) if "--json" in arguments else {"text": done.stdout + done.stderr}
+    return found
+
+
+def test_keys_are_made_trusted_and_retired_by_command(tmp_path: Path) -> None:
+    key, trust = tmp_path / "farm.key", tmp_path / "trusted"
+    where = ["--trust", trust]
+    keys("new", key)
+    assert key.stat().st_mode & 0o777 == 0o600
+    before = key.read_bytes()
+    assert "File exists" in keys("new", key, status=1)["text"]
+    assert key.read_bytes() == before  # never replaced
+    assert keys("list", *where, "--json") == {"keys": []}
+    keys("trust", f"{key}.pub", *where)
+    assert "no public key" in keys("trust", key, *where, status=1)["text"]
+    keys("new", tmp_path / "next.key")
+    (trust / "by-hand.pub").write_bytes((tmp_path / "next.key.pub").read_bytes())
+    listed = {row["key"]: Path(row["file"]).name for row in keys("list", *where, "--json")["keys"]}
+    assert set(listed) == {Signer.load(key).key_id.hex(), Signer.load(tmp_path / "next.key").key_id.hex()}
+    assert "no key" in keys("retire", "zz", *where, status=1)["text"]
+    assert "several" in keys("retire", "", *where, status=1)["text"]
+    for name in listed:
+        keys("retire", name[:12], *where)
+    assert keys("list", *where, "--json") == {"keys": []}
+    key.chmod(0o644)
+    with pytest.raises(SignatureError, match="chmod 600"):
+        Signer.load(key)

@@ -28,10 +28,14 @@ if _version_not_supported:
 class CompileFarmStub:
     """The compile farm: what hosts of one fleet ask for code.
 
-    Every RPC may also end with UNAUTHENTICATED (no or a wrong token: do not retry, fix the configuration), PERMISSION_DENIED (an
-    admin's RPC), RESOURCE_EXHAUSTED (over quota: wait `retry-after-ms` of the trailing metadata), UNAVAILABLE (draining or gone:
-    try another farm at once, this one after `retry-after-ms`), DEADLINE_EXCEEDED, INVALID_ARGUMENT (bytes that are no request of
-    this schema: never retry) and INTERNAL (a fault of the farm: try another).
+    Every RPC may end with one of these, and a caller does this about it:
+    UNAVAILABLE          draining, gone, or without workers: another farm at once, this one after `retry-after-ms` (trailing
+    metadata)
+    UNAUTHENTICATED      no token, or one that is not known: not again before the configuration is mended
+    INVALID_ARGUMENT     no request of this schema, or over a limit of size or number: never again as it is
+    DEADLINE_EXCEEDED    too slow: another farm
+    INTERNAL             a fault of the farm: another farm
+    What else an RPC may end with is said beside it. A call may carry `x-request-id`, which the farm writes to its log.
     """
 
     def __init__(self, channel):
@@ -80,57 +84,65 @@ class CompileFarmStub:
 class CompileFarmServicer:
     """The compile farm: what hosts of one fleet ask for code.
 
-    Every RPC may also end with UNAUTHENTICATED (no or a wrong token: do not retry, fix the configuration), PERMISSION_DENIED (an
-    admin's RPC), RESOURCE_EXHAUSTED (over quota: wait `retry-after-ms` of the trailing metadata), UNAVAILABLE (draining or gone:
-    try another farm at once, this one after `retry-after-ms`), DEADLINE_EXCEEDED, INVALID_ARGUMENT (bytes that are no request of
-    this schema: never retry) and INTERNAL (a fault of the farm: try another).
+    Every RPC may end with one of these, and a caller does this about it:
+    UNAVAILABLE          draining, gone, or without workers: another farm at once, this one after `retry-after-ms` (trailing
+    metadata)
+    UNAUTHENTICATED      no token, or one that is not known: not again before the configuration is mended
+    INVALID_ARGUMENT     no request of this schema, or over a limit of size or number: never again as it is
+    DEADLINE_EXCEEDED    too slow: another farm
+    INTERNAL             a fault of the farm: another farm
+    What else an RPC may end with is said beside it. A call may carry `x-request-id`, which the farm writes to its log.
     """
 
     def GetCapabilities(self, request, context):
-        """What the farm speaks, for whom, and how busy it is. OK always.
+        """What the farm speaks, for whom, and how busy it is. OK: use the namespace it gives, and the policy if it is newer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Compile(self, request, context):
-        """Code for one specialization. The stream ends with a result; a failed compile is a result, not an error. NEED_SEGMENT: call
-        again, here or at another replica, with the segment's bytes. Cancelling gives up the wait, and the job if nobody else waits.
+        """Code for one specialization. OK: the stream has ended with a result; a failed compile is a result, not an error.
+        NEED_SEGMENT: call again, here or at another replica, with the segment's bytes. RESOURCE_EXHAUSTED: too many calls of this
+        caller wait; again after `retry-after-ms`. CANCELLED, by the caller: the wait is given up, and the job too if nobody else
+        waits for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Lookup(self, request, context):
-        """What the cache has of these specializations. OK also if it has none.
+        """What the cache has of these specializations. OK: what is not among the answers is not there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WarmSet(self, request, context):
-        """What the cache has of these segments, whatever the class, the last used first.
+        """What the cache has of these segments, whatever the class, the last used first. OK: all there is, up to the limit. A stream
+        that breaks off has given what it has given; what is missing is asked for by Compile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK always.
+        """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK: noted. Anything else may be
+        forgotten; the next report says it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Inspect(self, request, context):
-        """What the cache has in all. For people.
+        """What the cache has in all. For people. OK: all there is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Purge(self, request, context):
-        """Forget code. PERMISSION_DENIED unless the caller is an admin.
+        """Forget code. OK: forgotten by this farm and what it shares. PERMISSION_DENIED: the caller is no admin; do not retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,10 +197,14 @@ def add_CompileFarmServicer_to_server(servicer, server):
 class CompileFarm:
     """The compile farm: what hosts of one fleet ask for code.
 
-    Every RPC may also end with UNAUTHENTICATED (no or a wrong token: do not retry, fix the configuration), PERMISSION_DENIED (an
-    admin's RPC), RESOURCE_EXHAUSTED (over quota: wait `retry-after-ms` of the trailing metadata), UNAVAILABLE (draining or gone:
-    try another farm at once, this one after `retry-after-ms`), DEADLINE_EXCEEDED, INVALID_ARGUMENT (bytes that are no request of
-    this schema: never retry) and INTERNAL (a fault of the farm: try another).
+    Every RPC may end with one of these, and a caller does this about it:
+    UNAVAILABLE          draining, gone, or without workers: another farm at once, this one after `retry-after-ms` (trailing
+    metadata)
+    UNAUTHENTICATED      no token, or one that is not known: not again before the configuration is mended
+    INVALID_ARGUMENT     no request of this schema, or over a limit of size or number: never again as it is
+    DEADLINE_EXCEEDED    too slow: another farm
+    INTERNAL             a fault of the farm: another farm
+    What else an RPC may end with is said beside it. A call may carry `x-request-id`, which the farm writes to its log.
     """
 
     @staticmethod

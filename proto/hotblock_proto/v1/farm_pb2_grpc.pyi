@@ -29,10 +29,14 @@ GRPC_VERSION: str
 class CompileFarmStub:
     """The compile farm: what hosts of one fleet ask for code.
 
-    Every RPC may also end with UNAUTHENTICATED (no or a wrong token: do not retry, fix the configuration), PERMISSION_DENIED (an
-    admin's RPC), RESOURCE_EXHAUSTED (over quota: wait `retry-after-ms` of the trailing metadata), UNAVAILABLE (draining or gone:
-    try another farm at once, this one after `retry-after-ms`), DEADLINE_EXCEEDED, INVALID_ARGUMENT (bytes that are no request of
-    this schema: never retry) and INTERNAL (a fault of the farm: try another).
+    Every RPC may end with one of these, and a caller does this about it:
+      UNAVAILABLE          draining, gone, or without workers: another farm at once, this one after `retry-after-ms` (trailing
+                           metadata)
+      UNAUTHENTICATED      no token, or one that is not known: not again before the configuration is mended
+      INVALID_ARGUMENT     no request of this schema, or over a limit of size or number: never again as it is
+      DEADLINE_EXCEEDED    too slow: another farm
+      INTERNAL             a fault of the farm: another farm
+    What else an RPC may end with is said beside it. A call may carry `x-request-id`, which the farm writes to its log.
     """
 
     @_typing.overload
@@ -40,57 +44,77 @@ class CompileFarmStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CompileFarmAsyncStub: ...
     GetCapabilities: _grpc.UnaryUnaryMultiCallable[_farm_pb2.GetCapabilitiesRequest, _farm_pb2.GetCapabilitiesResponse]
-    """What the farm speaks, for whom, and how busy it is. OK always."""
+    """What the farm speaks, for whom, and how busy it is. OK: use the namespace it gives, and the policy if it is newer."""
     Compile: _grpc.UnaryStreamMultiCallable[_farm_pb2.CompileRequest, _farm_pb2.CompileResponse]
-    """Code for one specialization. The stream ends with a result; a failed compile is a result, not an error. NEED_SEGMENT: call
-    again, here or at another replica, with the segment's bytes. Cancelling gives up the wait, and the job if nobody else waits.
+    """Code for one specialization. OK: the stream has ended with a result; a failed compile is a result, not an error.
+    NEED_SEGMENT: call again, here or at another replica, with the segment's bytes. RESOURCE_EXHAUSTED: too many calls of this
+    caller wait; again after `retry-after-ms`. CANCELLED, by the caller: the wait is given up, and the job too if nobody else
+    waits for it.
     """
     Lookup: _grpc.UnaryUnaryMultiCallable[_farm_pb2.LookupRequest, _farm_pb2.LookupResponse]
-    """What the cache has of these specializations. OK also if it has none."""
+    """What the cache has of these specializations. OK: what is not among the answers is not there."""
     WarmSet: _grpc.UnaryStreamMultiCallable[_farm_pb2.WarmSetRequest, _farm_pb2.WarmSetResponse]
-    """What the cache has of these segments, whatever the class, the last used first."""
+    """What the cache has of these segments, whatever the class, the last used first. OK: all there is, up to the limit. A stream
+    that breaks off has given what it has given; what is missing is asked for by Compile.
+    """
     Report: _grpc.UnaryUnaryMultiCallable[_farm_pb2.ReportRequest, _farm_pb2.ReportResponse]
-    """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK always."""
+    """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK: noted. Anything else may be
+    forgotten; the next report says it again.
+    """
     Inspect: _grpc.UnaryStreamMultiCallable[_farm_pb2.InspectRequest, _farm_pb2.InspectResponse]
-    """What the cache has in all. For people."""
+    """What the cache has in all. For people. OK: all there is."""
     Purge: _grpc.UnaryUnaryMultiCallable[_farm_pb2.PurgeRequest, _farm_pb2.PurgeResponse]
-    """Forget code. PERMISSION_DENIED unless the caller is an admin."""
+    """Forget code. OK: forgotten by this farm and what it shares. PERMISSION_DENIED: the caller is no admin; do not retry."""
 
 @_typing.type_check_only
 class CompileFarmAsyncStub(CompileFarmStub):
     """The compile farm: what hosts of one fleet ask for code.
 
-    Every RPC may also end with UNAUTHENTICATED (no or a wrong token: do not retry, fix the configuration), PERMISSION_DENIED (an
-    admin's RPC), RESOURCE_EXHAUSTED (over quota: wait `retry-after-ms` of the trailing metadata), UNAVAILABLE (draining or gone:
-    try another farm at once, this one after `retry-after-ms`), DEADLINE_EXCEEDED, INVALID_ARGUMENT (bytes that are no request of
-    this schema: never retry) and INTERNAL (a fault of the farm: try another).
+    Every RPC may end with one of these, and a caller does this about it:
+      UNAVAILABLE          draining, gone, or without workers: another farm at once, this one after `retry-after-ms` (trailing
+                           metadata)
+      UNAUTHENTICATED      no token, or one that is not known: not again before the configuration is mended
+      INVALID_ARGUMENT     no request of this schema, or over a limit of size or number: never again as it is
+      DEADLINE_EXCEEDED    too slow: another farm
+      INTERNAL             a fault of the farm: another farm
+    What else an RPC may end with is said beside it. A call may carry `x-request-id`, which the farm writes to its log.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetCapabilities: _aio.UnaryUnaryMultiCallable[_farm_pb2.GetCapabilitiesRequest, _farm_pb2.GetCapabilitiesResponse]  # type: ignore[assignment]
-    """What the farm speaks, for whom, and how busy it is. OK always."""
+    """What the farm speaks, for whom, and how busy it is. OK: use the namespace it gives, and the policy if it is newer."""
     Compile: _aio.UnaryStreamMultiCallable[_farm_pb2.CompileRequest, _farm_pb2.CompileResponse]  # type: ignore[assignment]
-    """Code for one specialization. The stream ends with a result; a failed compile is a result, not an error. NEED_SEGMENT: call
-    again, here or at another replica, with the segment's bytes. Cancelling gives up the wait, and the job if nobody else waits.
+    """Code for one specialization. OK: the stream has ended with a result; a failed compile is a result, not an error.
+    NEED_SEGMENT: call again, here or at another replica, with the segment's bytes. RESOURCE_EXHAUSTED: too many calls of this
+    caller wait; again after `retry-after-ms`. CANCELLED, by the caller: the wait is given up, and the job too if nobody else
+    waits for it.
     """
     Lookup: _aio.UnaryUnaryMultiCallable[_farm_pb2.LookupRequest, _farm_pb2.LookupResponse]  # type: ignore[assignment]
-    """What the cache has of these specializations. OK also if it has none."""
+    """What the cache has of these specializations. OK: what is not among the answers is not there."""
     WarmSet: _aio.UnaryStreamMultiCallable[_farm_pb2.WarmSetRequest, _farm_pb2.WarmSetResponse]  # type: ignore[assignment]
-    """What the cache has of these segments, whatever the class, the last used first."""
+    """What the cache has of these segments, whatever the class, the last used first. OK: all there is, up to the limit. A stream
+    that breaks off has given what it has given; what is missing is asked for by Compile.
+    """
     Report: _aio.UnaryUnaryMultiCallable[_farm_pb2.ReportRequest, _farm_pb2.ReportResponse]  # type: ignore[assignment]
-    """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK always."""
+    """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK: noted. Anything else may be
+    forgotten; the next report says it again.
+    """
     Inspect: _aio.UnaryStreamMultiCallable[_farm_pb2.InspectRequest, _farm_pb2.InspectResponse]  # type: ignore[assignment]
-    """What the cache has in all. For people."""
+    """What the cache has in all. For people. OK: all there is."""
     Purge: _aio.UnaryUnaryMultiCallable[_farm_pb2.PurgeRequest, _farm_pb2.PurgeResponse]  # type: ignore[assignment]
-    """Forget code. PERMISSION_DENIED unless the caller is an admin."""
+    """Forget code. OK: forgotten by this farm and what it shares. PERMISSION_DENIED: the caller is no admin; do not retry."""
 
 class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
     """The compile farm: what hosts of one fleet ask for code.
 
-    Every RPC may also end with UNAUTHENTICATED (no or a wrong token: do not retry, fix the configuration), PERMISSION_DENIED (an
-    admin's RPC), RESOURCE_EXHAUSTED (over quota: wait `retry-after-ms` of the trailing metadata), UNAVAILABLE (draining or gone:
-    try another farm at once, this one after `retry-after-ms`), DEADLINE_EXCEEDED, INVALID_ARGUMENT (bytes that are no request of
-    this schema: never retry) and INTERNAL (a fault of the farm: try another).
+    Every RPC may end with one of these, and a caller does this about it:
+      UNAVAILABLE          draining, gone, or without workers: another farm at once, this one after `retry-after-ms` (trailing
+                           metadata)
+      UNAUTHENTICATED      no token, or one that is not known: not again before the configuration is mended
+      INVALID_ARGUMENT     no request of this schema, or over a limit of size or number: never again as it is
+      DEADLINE_EXCEEDED    too slow: another farm
+      INTERNAL             a fault of the farm: another farm
+    What else an RPC may end with is said beside it. A call may carry `x-request-id`, which the farm writes to its log.
     """
 
     @_abc_1.abstractmethod
@@ -99,7 +123,7 @@ class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
         request: _farm_pb2.GetCapabilitiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_farm_pb2.GetCapabilitiesResponse, _abc.Awaitable[_farm_pb2.GetCapabilitiesResponse]]:
-        """What the farm speaks, for whom, and how busy it is. OK always."""
+        """What the farm speaks, for whom, and how busy it is. OK: use the namespace it gives, and the policy if it is newer."""
 
     @_abc_1.abstractmethod
     def Compile(
@@ -107,8 +131,10 @@ class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
         request: _farm_pb2.CompileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_farm_pb2.CompileResponse], _abc.AsyncIterator[_farm_pb2.CompileResponse]]:
-        """Code for one specialization. The stream ends with a result; a failed compile is a result, not an error. NEED_SEGMENT: call
-        again, here or at another replica, with the segment's bytes. Cancelling gives up the wait, and the job if nobody else waits.
+        """Code for one specialization. OK: the stream has ended with a result; a failed compile is a result, not an error.
+        NEED_SEGMENT: call again, here or at another replica, with the segment's bytes. RESOURCE_EXHAUSTED: too many calls of this
+        caller wait; again after `retry-after-ms`. CANCELLED, by the caller: the wait is given up, and the job too if nobody else
+        waits for it.
         """
 
     @_abc_1.abstractmethod
@@ -117,7 +143,7 @@ class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
         request: _farm_pb2.LookupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_farm_pb2.LookupResponse, _abc.Awaitable[_farm_pb2.LookupResponse]]:
-        """What the cache has of these specializations. OK also if it has none."""
+        """What the cache has of these specializations. OK: what is not among the answers is not there."""
 
     @_abc_1.abstractmethod
     def WarmSet(
@@ -125,7 +151,9 @@ class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
         request: _farm_pb2.WarmSetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_farm_pb2.WarmSetResponse], _abc.AsyncIterator[_farm_pb2.WarmSetResponse]]:
-        """What the cache has of these segments, whatever the class, the last used first."""
+        """What the cache has of these segments, whatever the class, the last used first. OK: all there is, up to the limit. A stream
+        that breaks off has given what it has given; what is missing is asked for by Compile.
+        """
 
     @_abc_1.abstractmethod
     def Report(
@@ -133,7 +161,9 @@ class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
         request: _farm_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_farm_pb2.ReportResponse, _abc.Awaitable[_farm_pb2.ReportResponse]]:
-        """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK always."""
+        """What a runtime has seen: results of comparisons, and what is in use, which lives on for it. OK: noted. Anything else may be
+        forgotten; the next report says it again.
+        """
 
     @_abc_1.abstractmethod
     def Inspect(
@@ -141,7 +171,7 @@ class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
         request: _farm_pb2.InspectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_farm_pb2.InspectResponse], _abc.AsyncIterator[_farm_pb2.InspectResponse]]:
-        """What the cache has in all. For people."""
+        """What the cache has in all. For people. OK: all there is."""
 
     @_abc_1.abstractmethod
     def Purge(
@@ -149,6 +179,6 @@ class CompileFarmServicer(metaclass=_abc_1.ABCMeta):
         request: _farm_pb2.PurgeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_farm_pb2.PurgeResponse, _abc.Awaitable[_farm_pb2.PurgeResponse]]:
-        """Forget code. PERMISSION_DENIED unless the caller is an admin."""
+        """Forget code. OK: forgotten by this farm and what it shares. PERMISSION_DENIED: the caller is no admin; do not retry."""
 
 def add_CompileFarmServicer_to_server(servicer: CompileFarmServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -21,6 +21,13 @@ def _folder(folder: Path | None) -> Path:
     return folder or FarmSettings.from_environment().trust
 
 
+def _id(path: Path) -> str:
+    try:
+        return key_id(read_public(path)).hex()
+    except SignatureError:
+        return ""
+
+
 _trust = click.option("--trust", type=click.Path(path_type=Path), help="The folder of trusted keys (HOTBLOCK_TRUST).")
 
 
@@ -86,8 +93,8 @@ def trust_(file: Path, trust: Path | None) -> None:
 @click.argument("key")
 @_trust
 def retire(key: str, trust: Path | None) -> None:
-    """Trust KEY (its id, or the start of it) no more; running runtimes see it within 30 s."""
-    found = [path for path in sorted(_folder(trust).glob("*.pub")) if path.name.startswith(key)]
+    """Trust KEY (its id, the start of it, or its file's name) no more; running runtimes see it within 30 s."""
+    found = [path for path in sorted(_folder(trust).glob("*.pub")) if path.name == key or _id(path).startswith(key)]
     if len(found) != 1:
         raise HotblockError(f"{key!r} is {'no key' if not found else 'several keys'} here; see `hotblock keys list`")
     found[0].unlink()
