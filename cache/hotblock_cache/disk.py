@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
-import re
 import stat
 import tempfile
 import threading
@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from hotblock_cache.errors import StoreError
-from hotblock_cache.store import MAX_ENGINES, Entry, Kind, Place
+from hotblock_cache.store import MAX_ENGINES, Entry, Kind, Place, is_namespace
 
 __all__ = ["DiskTier"]
 
 _LIMIT: Final = 4 << 30
 _KEPT: Final = {Kind.POLICY: "policy", Kind.SEGMENT: "segments"}  # the rest is not for long
-_NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class DiskTier:
@@ -117,7 +116,7 @@ class DiskTier:
     # ---- files
 
     def _namespace(self, namespace: str) -> Path:
-        if not _NAMESPACE.fullmatch(namespace):
+        if not is_namespace(namespace):
             raise StoreError(f"{namespace!r:.80} is no namespace", reason="namespace")
         return self.root / namespace
 
@@ -152,7 +151,7 @@ class DiskTier:
                 if self._size <= self._limit:
                     return
             blobs = []
-            for path in self.root.glob("*/blobs/*"):
+            for path in itertools.chain(self.root.glob("*/blobs/*"), self.root.glob("*/segments/*")):
                 with contextlib.suppress(OSError):
                     found = path.stat()
                     blobs.append((found.st_mtime, found.st_size, path))

@@ -26,6 +26,7 @@ class MemoryTier:
         self._size = 0
         self._lock = threading.Lock()
         self._index: OrderedDict[Place, dict[bytes, Entry]] = OrderedDict()
+        self._segments: dict[tuple[str, bytes], dict[Place, None]] = {}  # places by use, the last one last
         self._blobs: dict[tuple[str, bytes], bytes] = {}
         self._values: OrderedDict[tuple[str, Kind, bytes], tuple[bytes, float]] = OrderedDict()
 
@@ -34,7 +35,7 @@ class MemoryTier:
             found = self._index.get(place)
             if found is None:
                 return []
-            self._index.move_to_end(place)
+            self._used(place)
             return list(found.values())
 
     def blob(self, namespace: str, digest: bytes) -> bytes | None:
@@ -54,9 +55,10 @@ class MemoryTier:
                 self._forget(place.namespace, before.digest)
             while len(engines) > MAX_ENGINES:
                 self._forget(place.namespace, engines.pop(next(iter(engines))).digest)
-            self._index.move_to_end(place)
+            self._used(place)
             while self._size > self._limit and len(self._index) > 1:
                 oldest, dropped = self._index.popitem(last=False)
+                self._left(oldest)
                 for one in dropped.values():
                     self._forget(oldest.namespace, one.digest)
 
@@ -69,8 +71,8 @@ class MemoryTier:
         with self._lock:
             engines = self._index.get(place, {})
             dropped = engines.pop(engine, None)
-            if not engines:
-                self._index.pop(place, None)
+            if not engines and self._index.pop(place, None) is not None:
+                self._left(place)
             if dropped is not None:
                 self._forget(place.namespace, dropped.digest)
 
@@ -78,10 +80,8 @@ class MemoryTier:
         with self._lock:
             places = [
                 place
-                for place, engines in reversed(self._index.items())
-                if place.namespace == namespace
-                and place.segment == segment
-                and any(entry.target == target for entry in engines.values())
+                for place in reversed(self._segments.get((namespace, segment), {}))
+                if any(entry.target == target for entry in self._index[place].values())
             ]
         return [place.specialization for place in places]
 
@@ -91,6 +91,8 @@ class MemoryTier:
             return data if until > time.monotonic() else None
 
     def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None) -> None:
+        if kind is Kind.SEGMENT:
+            return  # large, and seldom asked for
         with self._lock:
             until = time.monotonic() + seconds if seconds is not None else float("inf")
             self._values[namespace, kind, name] = data, until
@@ -105,6 +107,19 @@ class MemoryTier:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _used(self, place: Place) -> None:
+        self._index.move_to_end(place)
+        places = self._segments.setdefault((place.namespace, place.segment), {})
+        places.pop(place, None)
+        places[place] = None
+
+    def _left(self, place: Place) -> None:
+        name = place.namespace, place.segment
+        places = self._segments[name]
+        del places[place]
+        if not places:
+            del self._segments[name]
 
     def _forget(self, namespace: str, digest: bytes) -> None:
         blob = self._blobs.pop((namespace, digest), None)

@@ -126,8 +126,12 @@ class Policies:
         return self._sealed.get(namespace, b"")
 
     def read(self, namespace: str) -> bool:
-        """Look into the tiers for a newer one. Whether there was one."""
-        found = [self.offer(namespace, data, keep=False) for data in self._tiers.values(namespace, Kind.POLICY)]
+        """Look into the tiers for a newer one, and see to it that all of them have the newest. Whether there was one."""
+        kept = list(self._tiers.values(namespace, Kind.POLICY))
+        found = [self.offer(namespace, data, keep=False) for data in kept]
+        newest = self._sealed.get(namespace)
+        if newest is not None and kept != [newest] * len(self._tiers.layers):
+            self._tiers.keep(namespace, Kind.POLICY, b"", newest)
         return any(found)
 
     def offer(self, namespace: str, data: bytes, keep: bool = True) -> bool:

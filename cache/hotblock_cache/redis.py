@@ -3,6 +3,7 @@
     hb:1:<ns>:{<segment>}:idx:<specialization>   hash: engine -> entry
     hb:1:<ns>:{<segment>}:cls:<target>           zset: specializations by last use
     hb:1:<ns>:segments                           set: segments there are, for people
+    hb:1:<ns>:{<segment>}:all                    set: specializations of a segment, for people
     hb:1:<ns>:{<digest>}                         an envelope
     hb:1:<ns>:{<segment>}:segment                the segment's bytes, to be compiled anew
     hb:1:<ns>:{<recipe>}:negative, :crashes      what became of a compile that made nothing; how often
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import ClusterDownError, RedisClusterException
 from redis.retry import Retry
 
 from hotblock_cache.errors import StoreError
@@ -133,7 +135,10 @@ class RedisTier:
             pipe.zadd(recent, {place.specialization: time.time()})
             pipe.zremrangebyrank(recent, 0, -_SPECIALIZATIONS - 1)
             pipe.expire(recent, self._keep)
+            pipe.sadd(_all(place.namespace, place.segment), place.specialization)
+            pipe.expire(_all(place.namespace, place.segment), self._keep)
             pipe.execute()
+            self._client.expire(_blob(place.namespace, entry.digest), self._keep)
             segments = _segments(place.namespace)
             self._client.sadd(segments, place.segment)
             self._client.expire(segments, self._keep)
@@ -161,11 +166,10 @@ class RedisTier:
         with _errors():
             segments = self._client.smembers(_segments(namespace))
         for segment in segments:
-            head = f"hb:1:{namespace}:{{{segment.hex()}}}:idx:"
             with _errors():
-                keys = list(self._client.scan_iter(match=f"{head}*", count=1000))
-            for key in keys:
-                place = Place(namespace, segment, bytes.fromhex(key.decode()[len(head) :]))
+                specializations = self._client.smembers(_all(namespace, segment))
+            for specialization in specializations:
+                place = Place(namespace, segment, specialization)
                 for entry in self.entries(place):
                     yield place, entry
 
@@ -197,6 +201,10 @@ def _recent(namespace: str, segment: bytes, target: str) -> str:
     return f"hb:1:{namespace}:{{{segment.hex()}}}:cls:{target}"
 
 
+def _all(namespace: str, segment: bytes) -> str:
+    return f"hb:1:{namespace}:{{{segment.hex()}}}:all"
+
+
 def _segments(namespace: str) -> str:
     return f"hb:1:{namespace}:segments"
 
@@ -215,7 +223,7 @@ def _errors() -> Iterator[None]:
         yield
     except redis.AuthenticationError as error:
         raise StoreError(f"Redis refuses: {error}", reason="refused") from None
-    except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError) as error:
+    except (redis.ConnectionError, redis.TimeoutError, ClusterDownError, RedisClusterException) as error:
         raise StoreError(f"Redis does not answer: {error}", reason="unreachable") from None
     except redis.OutOfMemoryError as error:
         raise StoreError(f"Redis has no room: {error}", reason="full") from None

@@ -27,6 +27,7 @@ __all__ = [
     "Signer",
     "Verifier",
     "key_id",
+    "read_folder",
     "read_public",
     "write_public",
 ]
@@ -52,6 +53,11 @@ def read_public(path: Path) -> bytes:
     if not isinstance(public, Ed25519PublicKey):
         raise SignatureError(f"{path} is no Ed25519 key", reason="bad_key")
     return public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def read_folder(folder: Path) -> list[bytes]:
+    """The public keys in a folder (`*.pub`), raw. Raises SignatureError for a file that is none."""
+    return [read_public(path) for path in sorted(folder.glob("*.pub"))]
 
 
 def write_public(public: bytes, path: Path) -> None:
@@ -118,7 +124,7 @@ class Verifier:
     @classmethod
     def of_folder(cls, folder: Path) -> Verifier:
         """One that trusts the public keys in a folder (`*.pub`). Raises SignatureError for a file that is none."""
-        return cls.of(*(read_public(path) for path in sorted(folder.glob("*.pub"))))
+        return cls.of(*read_folder(folder))
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -13,10 +14,18 @@ from google.protobuf.message import DecodeError
 from hotblock_cache.errors import StoreError
 from hotblock_proto.v1 import farm_pb2 as pb
 
-__all__ = ["MAX_ENGINES", "Entry", "Found", "Kind", "Place", "Tier", "digest_of"]
+__all__ = ["MAX_ENGINES", "Entry", "Found", "Kind", "Place", "Tier", "digest_of", "is_namespace"]
 
 MAX_ENGINES: Final = 4
 """Engines whose code for one specialization is kept."""
+
+
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a name may be a namespace: it is part of paths and of keys."""
+    return _NAMESPACE.fullmatch(name) is not None
 
 
 def digest_of(envelope: bytes) -> bytes:

@@ -41,7 +41,7 @@ class Tiers:
     """Safe for threads. `hits` counts finds by tier, `misses` by reason, `errors` by tier and reason."""
 
     def __init__(self, layers: Sequence[Layer], sound: Callable[[Found], bool] = lambda found: True) -> None:
-        """`sound`: whether an envelope is signed, and is what its place says; one that is not is forgotten."""
+        """`sound`: whether an envelope is believed: signed, and what its place says; one that is not is passed over."""
         self.layers = tuple(layers)
         self._sound = sound
         self.hits: Counter[str] = Counter()
@@ -116,7 +116,9 @@ class Tiers:
         """Specializations of a segment that any tier has, the last used first as the nearest tier sees it."""
         found: dict[bytes, None] = {}
         for layer in self.layers:
-            found.update(dict.fromkeys(self._ask(layer, lambda tier: tier.recent(namespace, segment, target)) or ()))
+            found.update(
+                dict.fromkeys(self._ask(layer, lambda tier: tier.recent(namespace, segment, target), True) or ())
+            )
         return list(found)
 
     def value(self, namespace: str, kind: Kind, name: bytes = b"") -> bytes | None:
@@ -140,7 +142,7 @@ class Tiers:
         """All entries, each once."""
         seen: set[tuple[Place, bytes]] = set()
         for layer in self.layers:
-            for place, entry in self._ask(layer, lambda tier: list(tier.everything(namespace))) or ():
+            for place, entry in self._ask(layer, lambda tier: list(tier.everything(namespace)), True) or ():
                 if (place, entry.engine) not in seen:
                     seen.add((place, entry.engine))
                     yield place, entry
@@ -152,12 +154,18 @@ class Tiers:
 
     def _whole(self, layer: Layer, place: Place, entry: Entry) -> Found | None:
         """An entry with its blob, if that is there and is what it should be."""
-        envelope = self._ask(layer, lambda tier: tier.blob(place.namespace, entry.digest))
+        answer = self._ask(layer, lambda tier: (tier.blob(place.namespace, entry.digest),))
+        if answer is None:
+            return None  # a tier that fails says nothing of what it has
+        (envelope,) = answer
         if envelope is not None:
             found = Found(place, entry, envelope)
-            if digest_of(envelope) == entry.digest and self._sound(found):
+            whole = digest_of(envelope) == entry.digest
+            if whole and self._sound(found):
                 return found
-            self._count(self.errors, (layer.tier.name, "bad_blob"))
+            self._count(self.errors, (layer.tier.name, "bad_blob" if not whole else "not_believed"))
+            if whole:
+                return None  # who trusts another key, or has another policy, may believe it
             _logger.warning("cache tier %s: a blob is not what it should be; forgotten", layer.tier.name)
         if layer.writable:
             # An entry without its blob is no use to anybody.
@@ -169,7 +177,8 @@ class Tiers:
             if layer.writable:
                 self._ask(layer, lambda tier: tier.put(found.place, found.entry, found.envelope))
 
-    def _ask(self, layer: Layer, call: Callable[[Tier], _T]) -> _T | None:
+    def _ask(self, layer: Layer, call: Callable[[Tier], _T], bulk: bool = False) -> _T | None:
+        """What a tier says, None if it fails or is left alone. `bulk`: how long it takes says nothing of how well it is."""
         if not layer.breaker.allows():
             self._count(self.errors, (layer.tier.name, "open"))
             return None
@@ -186,7 +195,7 @@ class Tiers:
         except BaseException:
             layer.breaker.failed()
             raise
-        layer.breaker.succeeded(time.monotonic() - began)
+        layer.breaker.succeeded(0.0 if bulk else time.monotonic() - began)
         return result
 
     def _count(self, counter: Counter[_T], key: _T) -> None:

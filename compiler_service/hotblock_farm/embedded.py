@@ -49,6 +49,7 @@ class _Doorstep:
         self._household = household
         self._lock = threading.Lock()
         self._place: int | None = None
+        self._closed = False
 
     def addresses(self, start: bool) -> tuple[str, ...]:
         household = self._household
@@ -59,7 +60,7 @@ class _Doorstep:
                 address = household.address() if self._place is not None else ""
                 if not address and start:
                     household.make()
-                    with held(household.lock):
+                    with held(household.lock, lambda: not self._closed):
                         self._enter()
                         address = household.address()
                         if not address:
@@ -72,6 +73,10 @@ class _Doorstep:
     def disown(self) -> None:
         self._lock = threading.Lock()
         self.close()
+        self._closed = False
+
+    def hurry(self) -> None:
+        self._closed = True
 
     def close(self) -> None:
         with self._lock, contextlib.suppress(OSError):

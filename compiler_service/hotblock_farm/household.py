@@ -24,7 +24,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +41,7 @@ _LONGEST: Final = 90
 """Bytes of a folder's path: that of a socket has room for 107."""
 
 _START: Final = 20.0
+_POLL: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +160,24 @@ class Household:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """The exclusive lock of a file; waits for it."""
+def held(path: Path, wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """The exclusive lock of a file; waits for it while it is `wanted`. Raises TimeoutError when that takes too long."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _START
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline or not wanted():
+                    raise TimeoutError(f"{path} is held by another process") from None
+                time.sleep(_POLL)
         yield
     finally:
+        # By name, not by closing: a fork made meanwhile has a copy, and would keep the lock for as long as it lives.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

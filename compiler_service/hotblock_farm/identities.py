@@ -5,17 +5,21 @@ A file of tokens has a line for each: the token, its namespace, `admin` if it ma
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotblock_cache.store import is_namespace
 from hotblock_farm.errors import FarmError
 
 __all__ = ["DEFAULT_NAMESPACE", "Identities", "Identity"]
 
 DEFAULT_NAMESPACE = "default"
 _NAME = "x509_common_name"
+_logger = logging.getLogger("hotblock.farm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Identities:
         """Raises FarmError for a file that cannot be read or that says nothing."""
         self._path = tokens
         self._stamp = 0
+        self._complaint = ""
         self._tokens: dict[str, Identity] = {}
         if tokens is not None:
             self._read()
@@ -44,7 +49,12 @@ class Identities:
         names = [name.decode(errors="replace") for name in peer.get(_NAME, ())]
         if self._path is None:
             return Identity(names[0] if names else "anybody", DEFAULT_NAMESPACE, admin=True)
-        self._read()
+        try:
+            self._read()
+        except FarmError as error:
+            if str(error) != self._complaint:  # half-way through an edit: the callers of before are known still
+                self._complaint = str(error)
+                _logger.error("tokens.bad", extra={"fields": {"error": self._complaint}})
         for key, value in metadata:
             if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
                 return self._known(value.removeprefix("Bearer "))
@@ -75,5 +85,8 @@ class Identities:
                 raise FarmError(
                     f"{self._path}:{number}: a line is a token, its namespace, and perhaps admin", reason="tokens"
                 )
-            tokens[parts[0]] = Identity(f"{parts[1]}/{number}", parts[1], len(parts) == 3)
+            if not is_namespace(parts[1]):
+                raise FarmError(f"{self._path}:{number}: {parts[1]!r:.80} is no namespace", reason="tokens")
+            name = hashlib.sha256(parts[0].encode()).hexdigest()[:8]
+            tokens[parts[0]] = Identity(f"{parts[1]}/{name}", parts[1], len(parts) == 3)
         self._tokens, self._stamp = tokens, stamp

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from hotblock_cache.keys import Recipe
+from hotblock_cache.policy import Policies
 from hotblock_cache.store import Entry, Found, Place, digest_of
 from hotblock_cache.tiers import Tiers
 from hotblock_farm.engine import ENGINE
@@ -38,8 +39,9 @@ class Work:
 class Maker:
     """Belongs to one event loop."""
 
-    def __init__(self, pool: Pool, tiers: Tiers, negatives: Negatives) -> None:
+    def __init__(self, pool: Pool, tiers: Tiers, negatives: Negatives, policies: Policies) -> None:
         self.pool = pool
+        self._policies = policies
         self._negatives = negatives
         self.counts: Counter[str] = Counter()  # results by outcome
         self.seconds = 0.0  # that they took
@@ -50,7 +52,12 @@ class Maker:
     async def make(self, work: Work) -> pb.CompileResult:
         """What becomes of it. Raises FarmError if there are no workers."""
         place, engine = work.place, ENGINE.digest
-        known = await asyncio.to_thread(self._tiers.find, place, lambda entry: entry.engine == engine)
+        policy = self._policies.latest(place.namespace)
+
+        def is_made(entry: Entry) -> bool:
+            return entry.engine == engine and policy.allows(place.specialization, engine, entry.digest)
+
+        known = await asyncio.to_thread(self._tiers.find, place, is_made)
         if known is not None:
             return pb.CompileResult(outcome=pb.CompileResult.OUTCOME_ARTIFACT, envelope=known.envelope)
         number, began = next(self._numbers), time.monotonic()

@@ -82,7 +82,7 @@ class Pool:
     async def start(self) -> bytes:
         """Start the supervisor if there is none; the public key of what it signs with. Raises FarmError."""
         async with self._starting:
-            if self._process is not None and self._process.returncode is None and self._listener is not None:
+            if self.is_running and self._listener is not None and not self._listener.done():
                 return self._public
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -95,10 +95,9 @@ class Pool:
                 # A Ctrl-C is for the server, which then drains; the supervisor ends with its input.
                 start_new_session=True,
             )
-            hello = asyncio.get_running_loop().create_future()
+            hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self._listener = asyncio.create_task(self._listen(self._process, hello))
-            self._public = await hello
-            return self._public
+            return await asyncio.shield(hello)  # a caller that leaves takes nothing from the others
 
     async def close(self) -> None:
         """Stop the supervisor and its workers. Jobs under way end with FarmError."""
@@ -123,7 +122,9 @@ class Pool:
                 for frame in frames.feed(data):
                     reply = pb.CompileResult.FromString(frame)
                     if reply.outcome == pb.CompileResult.OUTCOME_HELLO:
-                        hello.set_result(reply.envelope)
+                        if not hello.done():
+                            self._public = reply.envelope
+                            hello.set_result(reply.envelope)
                     elif reply.id in self._waiting:
                         future, _ = self._waiting.pop(reply.id)
                         if not future.done():

@@ -1,12 +1,13 @@
 """The queue that farms share: Redis Streams with a consumer group (FLEET, Queue).
 
-    hb:1:{queue}:p0 .. p2        streams of jobs, the most urgent first
-    hb:1:{queue}:done            stream of the last results, with their code: the cache may be down when the queue is not
-    hb:1:{queue}:job:<recipe>    there while a recipe is queued or under way
+    hb:1:{queue}:<engine>:p0 .. p2    streams of jobs for an engine, the most urgent first
+    hb:1:{queue}:<engine>:done        stream of the last results, with code: the cache may be down when the queue is not
+    hb:1:{queue}:job:<recipe>         the job's number in its stream, while the recipe is queued or under way
 
-All keys have one hash tag, so that a worker waits for all of them in one command, on a cluster too. A job is delivered
-until somebody acknowledges it; a worker that is gone loses its jobs to another one when its lease ends. Workers look into
-the cache first, so a job that is delivered twice is compiled once if the first one got as far as storing it.
+All keys have one hash tag, so that a worker waits for all of them in one command, on a cluster too. Versions side by side
+have streams of their own: what a farm's front asks for is made by its own engine. A job is delivered until somebody
+acknowledges it; a worker that is gone loses its jobs to another one when its lease ends. Workers look into the cache first,
+so a job that is delivered twice is compiled once if the first one got as far as storing it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import redis.asyncio
 from google.protobuf.message import DecodeError
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException
 
 from hotblock_cache.redis import arguments, is_cluster
 from hotblock_cache.store import Place
+from hotblock_farm.engine import ENGINE
 from hotblock_farm.errors import FarmError
 from hotblock_farm.journal import write
 from hotblock_farm.maker import Work
@@ -38,19 +41,45 @@ from hotblock_proto.v1 import artifact_pb2 as pb
 __all__ = ["QueueSettings", "RedisQueue", "RedisWorker"]
 
 _HEAD: Final = "hb:1:{queue}:"
-_STREAMS: Final = tuple(f"{_HEAD}p{priority}" for priority in range(3))
-_DONE: Final = f"{_HEAD}done"
+_ENGINE: Final = ENGINE.digest.hex()[:12]
+_STREAMS: Final = tuple(f"{_HEAD}{_ENGINE}:p{priority}" for priority in range(3))
+_DONE: Final = f"{_HEAD}{_ENGINE}:done"
 _GROUP: Final = "workers"
 _KEPT_RESULTS: Final = 128
 _BLOCK: Final = 0.5  # seconds that a command waits for something to come
 _MEASURE: Final = 0.5  # seconds between two looks at how much there is to do
 
+_PAUSE: Final = 0.5  # seconds before what has failed is tried again
+_LOST: Final = (redis.RedisError, RedisClusterException, OSError)
+
 _ENQUEUE: Final = """
-if redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) then
-  redis.call('XADD', KEYS[2], '*', 'recipe', ARGV[2], 'job', ARGV[3], 'specialization', ARGV[4], 'request', ARGV[5])
+if redis.call('EXISTS', KEYS[1]) == 1 then
   return 1
 end
-return 0
+if redis.call('XLEN', KEYS[2]) >= tonumber(ARGV[2]) then
+  return 0
+end
+redis.call('SET', KEYS[1], redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3)), 'PX', ARGV[1])
+return 1
+"""
+_LEAVE: Final = """
+local number = redis.call('GET', KEYS[1])
+if not number then
+  return 0
+end
+local pending = redis.pcall('XPENDING', KEYS[2], ARGV[1], number, number, 1)
+if pending.err or #pending > 0 then
+  return 0
+end
+redis.call('XDEL', KEYS[2], number)
+redis.call('DEL', KEYS[1])
+return 1
+"""
+_GIVE_BACK: Final = """
+redis.call('XACK', KEYS[2], ARGV[1], ARGV[2])
+redis.call('XDEL', KEYS[2], ARGV[2])
+redis.call('SET', KEYS[1], redis.call('XADD', KEYS[2], '*', unpack(ARGV, 4)), 'PX', ARGV[3])
+return 1
 """
 _TAKE: Final = """
 for _, stream in ipairs(KEYS) do
@@ -73,12 +102,14 @@ return 1
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
     """`lease`: seconds after which the job of a worker that says nothing is somebody else's. `deliveries`: how often a job
-    is handed out before it counts as one that ends workers. `patience`: seconds that a recipe may be queued or under way."""
+    is handed out before it counts as one that ends workers. `patience`: seconds that a recipe may be queued or under way.
+    `longest`: jobs that may wait in a stream."""
 
     url: str
     lease: float = 5.0
     deliveries: int = 2
     patience: float = 120.0
+    longest: int = 10_000
     operation: float = 0.25  # of a command that does not wait
 
 
@@ -97,6 +128,12 @@ def _work(fields: dict[bytes, bytes]) -> Work:
     job = pb.CompileJob.FromString(fields[b"job"])
     place = Place(job.namespace, hashlib.sha256(job.segment).digest(), fields[b"specialization"])
     return Work(place, job, fields[b"request"].decode(errors="replace"))
+
+
+def _pairs(work: Work) -> tuple[str | bytes, ...]:
+    """The entry of a stream for it."""
+    job = work.job.SerializeToString()
+    return ("recipe", work.recipe, "job", job, "specialization", work.place.specialization, "request", work.request)
 
 
 def _is_cancelled() -> bool:
@@ -121,12 +158,13 @@ class RedisQueue:
         self._reader: asyncio.Task[None] | None = None
         self._reading = asyncio.Event()
         self._closing = False
+        self._leaving: set[asyncio.Task[None]] = set()
         self._load = PoolLoad(0, 0.0, 0, 0)
 
     async def run(self, work: Work) -> pb.CompileResult:
         try:
             return await self._flights.run(work)
-        except (redis.RedisError, OSError) as error:
+        except _LOST as error:
             if self._alone is None:
                 raise FarmError(f"the queue does not answer: {error}", reason="queue") from None
             return await self._alone.run(work)
@@ -141,6 +179,7 @@ class RedisQueue:
         self._closing = True  # a command that waits may swallow a cancellation; it waits for a moment only
         if self._reader is not None:
             await self._reader
+        await asyncio.gather(*self._leaving)
         await self._client.aclose()
 
     async def _await_result(self, work: Work) -> pb.CompileResult:
@@ -155,17 +194,17 @@ class RedisQueue:
         try:
             while time.monotonic() < deadline and not _is_cancelled():
                 # Again and again: should the job be lost with its server, it is queued anew.
-                await self._client.eval(
+                queued = await self._client.eval(
                     _ENQUEUE,
                     2,
                     _job_key(recipe),
                     _STREAMS[1],
                     round(1000 * self._settings.patience),
-                    recipe,
-                    work.job.SerializeToString(),
-                    work.place.specialization,
-                    work.request,
+                    self._settings.longest,
+                    *_pairs(work),
                 )
+                if not queued:
+                    raise FarmError("the queue is full", reason="full")
                 done, _ = await asyncio.wait((future,), timeout=1.0)
                 if done:
                     result = future.result()
@@ -175,6 +214,20 @@ class RedisQueue:
             return pb.CompileResult(outcome=pb.CompileResult.OUTCOME_STARVED, log="no worker took the job in time")
         finally:
             self._waiting.pop(recipe, None)
+            if not future.done():
+                self._leave(recipe)
+
+    def _leave(self, recipe: bytes) -> None:
+        """Take a job that nobody here waits for out of the queue, unless a worker has it. Fronts that still wait for it put
+        it back."""
+
+        async def leave() -> None:
+            with contextlib.suppress(*_LOST):
+                await self._client.eval(_LEAVE, 2, _job_key(recipe), _STREAMS[1], _GROUP)
+
+        task = asyncio.create_task(leave())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _read_results(self) -> None:
         """Wake who waits for what is done. Ends, with everybody who waits, when Redis does not answer."""
@@ -191,8 +244,8 @@ class RedisQueue:
                 if time.monotonic() - measured > _MEASURE:
                     await self._measure(client)
                     measured = time.monotonic()
-        except (redis.RedisError, OSError) as error:
-            write("queue.lost", error=str(error))
+        except Exception as error:  # whatever it is: nobody must wait for results that nobody reads
+            write("queue.lost", error=f"{type(error).__name__}: {error}")
             for future in self._waiting.values():
                 if not future.done():
                     future.set_result(None)
@@ -241,14 +294,18 @@ class RedisWorker:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, patience: float) -> None:
-        """Take no more; wait for those under way. What is not done then is somebody else's when its lease ends."""
+        """Take no more; wait for those under way. What is not done then goes back to the queue."""
         self._stopping = True
-        if self._task is not None:
-            await self._task
         if self._jobs:
-            await asyncio.wait(self._jobs, timeout=patience)
-        for job in self._jobs:
+            await asyncio.wait(set(self._jobs), timeout=patience)
+        jobs = set(self._jobs)
+        for job in jobs:
             job.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_BLOCK + self._settings.operation)
+            self._task.cancel()
+            jobs.add(self._task)
+        await asyncio.gather(*jobs, return_exceptions=True)
         await self._client.aclose()
 
     async def _run(self) -> None:
@@ -259,11 +316,12 @@ class RedisWorker:
                     with contextlib.suppress(redis.ResponseError):  # it is there
                         await client.xgroup_create(stream, _GROUP, id="0", mkstream=True)
                 await self._take(client)
-            except (redis.RedisError, OSError) as error:
-                write("queue.lost", error=str(error))
-                await asyncio.sleep(0.5)
+            except Exception as error:  # whatever it is: a farm that takes no jobs is of no use
+                write("queue.lost", error=f"{type(error).__name__}: {error}")
+                await asyncio.sleep(_PAUSE)
             finally:
-                await client.aclose()
+                with contextlib.suppress(*_LOST):
+                    await client.aclose()
 
     async def _take(self, client: Any) -> None:
         """Take jobs until told to stop. Raises RedisError."""
@@ -272,6 +330,8 @@ class RedisWorker:
             await self._free.acquire()
             took = False
             try:
+                if self._stopping:
+                    return
                 if time.monotonic() - reclaimed > self._settings.lease / 2:
                     took = await self._reclaim(client)
                     reclaimed = time.monotonic() if not took else reclaimed
@@ -301,8 +361,8 @@ class RedisWorker:
         for stream in _STREAMS:
             found = await client.xautoclaim(stream, _GROUP, self._name, idle, count=1)
             for number, fields in found[1]:
-                if not fields:
-                    await client.xack(stream, _GROUP, number)
+                if b"recipe" not in fields:
+                    await self._discard(client, stream, number)
                     continue
                 pending = await client.xpending_range(stream, _GROUP, number, number, 1)
                 if pending and pending[0]["times_delivered"] > self._settings.deliveries:
@@ -337,11 +397,30 @@ class RedisWorker:
         try:
             result = await self._make(_work(fields))
             await self._finish(client, stream, number, fields[b"recipe"], result)
-        except (redis.RedisError, OSError, FarmError, DecodeError, KeyError) as error:
+        except (DecodeError, KeyError) as error:
+            write("queue.nonsense", error=f"{type(error).__name__}: {error}")
+            with contextlib.suppress(*_LOST):
+                await self._discard(client, stream, number)
+        except (*_LOST, FarmError) as error:
             write("queue.job_lost", error=f"{type(error).__name__}: {error}")
+        except asyncio.CancelledError:
+            with contextlib.suppress(*_LOST):
+                await self._return(client, stream, number, fields)
+            raise
         finally:
             over.set()
             await lease
+
+    async def _discard(self, client: Any, stream: bytes | str, number: bytes) -> None:
+        """Take out what is no job: another version's, or nobody's."""
+        await client.xack(stream, _GROUP, number)
+        await client.xdel(stream, number)
+
+    async def _return(self, client: Any, stream: bytes | str, number: bytes, fields: dict[bytes, bytes]) -> None:
+        """Put a job back, as one that nobody has had."""
+        pairs = [part for pair in fields.items() for part in pair]
+        life = round(1000 * self._settings.patience)
+        await client.eval(_GIVE_BACK, 2, _job_key(fields[b"recipe"]), stream, _GROUP, number, life, *pairs)
 
     async def _keep(self, client: Any, stream: bytes | str, number: bytes, over: asyncio.Event) -> None:
         """Say, every third of a lease, that the job is still this worker's."""
@@ -349,7 +428,7 @@ class RedisWorker:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), self._settings.lease / 3)
                 return
-            with contextlib.suppress(redis.RedisError, OSError):
+            with contextlib.suppress(*_LOST):
                 await client.xclaim(stream, _GROUP, self._name, 0, [number], justid=True)
 
     async def _finish(

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from hotblock_cache.disk import DiskTier
-from hotblock_cache.envelope import opened
 from hotblock_cache.errors import CacheError
 from hotblock_cache.memory import MemoryTier
 from hotblock_cache.policy import Policies
 from hotblock_cache.redis import RedisSettings, RedisTier
-from hotblock_cache.signing import Verifier, read_public
 from hotblock_cache.store import Found
 from hotblock_cache.tiers import Layer, Tiers
+from hotblock_cache.trust import Trust
+from hotblock_farm.engine import ARTIFACT_ABI
 from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities
 from hotblock_farm.interceptors import CallCounts, Observed
@@ -37,7 +36,7 @@ from hotblock_farm.queue import JobQueue, LocalQueue
 from hotblock_farm.redis_queue import QueueSettings, RedisQueue, RedisWorker
 from hotblock_farm.service import FarmService, ServiceLimits
 from hotblock_farm.supervisor import WorkerSettings
-from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
+from hotblock_proto.v1 import farm_pb2, farm_pb2_grpc
 
 __all__ = ["Role", "Server", "ServerSettings", "Stop", "Tls", "serve"]
 
@@ -116,8 +115,8 @@ class Server:
         settings.check()
         self.settings = settings
         self.pool = Pool(settings.pool) if settings.role is not Role.FRONT else None
-        self._trusted = Verifier.of()
-        layers = [Layer.of(MemoryTier(), 0.001)]
+        self._trust = Trust(settings.trust, ARTIFACT_ABI, demanded=False)
+        layers = [Layer.of(MemoryTier(), float("inf"))]
         if settings.disk is not None:
             layers.append(Layer.of(DiskTier(settings.disk), 0.05))
         self._redis: RedisTier | None = None
@@ -127,12 +126,12 @@ class Server:
         self.tiers = Tiers(layers, self._is_sound)
         identities = Identities(settings.tokens)
         negatives = Negatives(self.tiers, settings.negatives)
-        self.policies = Policies(self.tiers, lambda: self._trusted)
+        self.policies = Policies(self.tiers, lambda: self._trust.verifier())
         own: LocalQueue | None = None
         self._worker: RedisWorker | None = None
         self.maker: Maker | None = None
         if self.pool is not None:
-            self.maker = Maker(self.pool, self.tiers, negatives)
+            self.maker = Maker(self.pool, self.tiers, negatives, self.policies)
             own = LocalQueue(self.maker.make, self.pool.load)
             if settings.queue is not None:
                 self._worker = RedisWorker(settings.queue, own.run, self.maker.given_up, settings.pool.workers)
@@ -152,12 +151,9 @@ class Server:
 
     async def start(self) -> None:
         """Start workers and listen. Raises FarmError."""
-        publics = (
-            [read_public(path) for path in sorted(self.settings.trust.glob("*.pub"))] if self.settings.trust else []
-        )
         if self.pool is not None:
-            publics.append(await self.pool.start())
-        self._trusted = Verifier.of(*publics)
+            own = await self.pool.start()
+            self._trust = Trust(self.settings.trust, ARTIFACT_ABI, own, demanded=False)
         if self.settings.role is not Role.WORKER:
             farm_pb2_grpc.add_CompileFarmServicer_to_server(self.service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -190,9 +186,10 @@ class Server:
         """Take no more calls, let those under way end, stop the workers."""
         self.service.draining = True
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(self.settings.drain)
+        ends = [self._server.stop(self.settings.drain)]
         if self._worker is not None:
-            await self._worker.stop(self.settings.drain)
+            ends.append(self._worker.stop(self.settings.drain))
+        await asyncio.gather(*ends)
         await self._queue.close()
         if self._watch is not None:
             self._watch.cancel()
@@ -222,19 +219,8 @@ class Server:
             await self._health.set(name, states[well])
 
     def _is_sound(self, found: Found) -> bool:
-        """Whether an envelope is signed by this farm's key and is what its place says. Code signed by another key of the
-        fleet is compiled anew here rather than passed on."""
-        try:
-            artifact = artifact_pb2.Artifact.FromString(opened(found.envelope, self._trusted).payload)
-        except (CacheError, DecodeError):
-            return False
-        place = found.place
-        return (artifact.namespace, artifact.segment, artifact.specialization, artifact.engine) == (
-            place.namespace,
-            place.segment,
-            place.specialization,
-            found.entry.engine,
-        )
+        """Whether a trusted key has signed it, and it is what its place says."""
+        return self._trust.is_sound(found, self.policies.latest(found.place.namespace))
 
 
 def _answers(tier: RedisTier) -> bool:

@@ -16,6 +16,9 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from hotblock import __version__
+from hotblock.errors import ProgramError
+from hotblock.isa.segment import Segment
+from hotblock.shapes.classes import ShapeClass
 from hotblock_cache.keys import Recipe, Specialization
 from hotblock_cache.policy import Policies, Policy
 from hotblock_cache.store import Entry, Found, Kind, Place
@@ -53,13 +56,14 @@ _RESULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Bytes of a segment; calls of one identity that may wait for a compile; segments that are remembered, and for how many
-    seconds tiers keep them; specializations in one look-up and segments in one warm set; bytes of a warm set; seconds after
-    which a policy is read again; milliseconds that a caller over its quota is asked to wait."""
+    """Bytes of a segment; calls of one identity that may wait for a compile; segments that are remembered, their bytes, and
+    for how many seconds tiers keep them; specializations in one look-up and segments in one warm set; bytes of an answer to
+    either; seconds after which a policy is read again; milliseconds that a caller over its quota is asked to wait."""
 
     segment: int = 8 << 20
     waiting: int = 256
     remembered: int = 4096
+    remembered_bytes: int = 64 << 20
     segment_life: float = 30 * 24 * 3600.0
     batch: int = 1024
     warm_bytes: int = 64 << 20
@@ -68,17 +72,22 @@ class ServiceLimits:
 
 
 class _Remembered(OrderedDict[Any, Any]):
-    """The last few things, by key."""
+    """The last few things, by key; of bytes, not more than so many."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, size: int = 0) -> None:
         super().__init__()
         self._limit = limit
+        self._left = size
 
     def keep(self, key: Any, value: Any) -> None:
+        sized = isinstance(value, bytes)
+        if sized:
+            self._left += len(self.get(key, b"")) - len(value)
         self[key] = value
         self.move_to_end(key)
-        if len(self) > self._limit:
-            self.popitem(last=False)
+        while len(self) > self._limit or (sized and self._left < 0 and len(self) > 1):
+            _, dropped = self.popitem(last=False)
+            self._left += len(dropped) if sized else 0
 
 
 class FarmService(farm_pb2_grpc.CompileFarmServicer):
@@ -103,9 +112,9 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         self._negatives = negatives
         self._policies = policies
         self._policy_read: dict[str, float] = {}
-        self._differed: dict[bytes, set[str]] = _Remembered(limits.remembered)  # who says so, by recipe
+        self._differed = _Remembered(limits.remembered)  # who says so, by recipe
         self._engine = ENGINE.digest
-        self._segments = _Remembered(self.limits.remembered)
+        self._segments = _Remembered(self.limits.remembered, self.limits.remembered_bytes)
         self._waiting: Counter[str] = Counter()
         self._runtimes = _Remembered(limits.remembered)  # when they last called
         self._made = maker
@@ -161,6 +170,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         if request.program:
             is_segment = hashlib.sha256(request.program).digest() == request.segment
             await self._demand(context, is_segment, "program: not the segment it is said to be")
+            wrong = await asyncio.to_thread(_wrong_with, request.program, request.shape_class)
+            await self._demand(context, not wrong, wrong)
         program = request.program or await asyncio.to_thread(self._known_segment, place)
         if not program:
             yield self._result(farm_pb2.CompileResponse.RESULT_NEED_SEGMENT)
@@ -201,13 +212,19 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
     async def Lookup(self, request: Any, context: Any) -> farm_pb2.LookupResponse:  # noqa: N802
         identity = await self._enter(context)
         await self._demand(context, len(request.wanted) <= self.limits.batch, "wanted: too many")
-        places = [Place(identity.namespace, w.segment, w.specialization) for w in request.wanted]
+        places = list(dict.fromkeys(Place(identity.namespace, w.segment, w.specialization) for w in request.wanted))
         await self._demand(context, all(map(_is_place, places)), "wanted: digests of 32 bytes")
 
         policy = await self._policy(identity.namespace)
 
-        found = [await self._look(place, policy) for place in places]
-        return farm_pb2.LookupResponse(found=[_artifact(one) for one in found if one is not None], load=self._load())
+        answer, left = farm_pb2.LookupResponse(load=self._load()), self.limits.warm_bytes
+        for place in places:
+            # Beyond the first, each on a thread: a signature is checked for each, and others want to be served.
+            found = await (self._look(place, policy) if len(places) == 1 else self._look_aside(place, policy))
+            if found is not None and len(found.envelope) <= left:
+                left -= len(found.envelope)
+                answer.found.append(_artifact(found))
+        return answer
 
     async def WarmSet(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.WarmSetResponse]:  # noqa: N802
         identity = await self._enter(context)
@@ -224,7 +241,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                 if specialization in known:
                     continue
                 place = Place(identity.namespace, segment, specialization)
-                found = await self._look(place, policy)
+                found = await self._look_aside(place, policy)
                 if found is None or found.entry.target != request.target:
                     continue
                 left -= len(found.envelope)
@@ -299,7 +316,10 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
     async def _look(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
         """The code that the policy takes first. What is in memory needs no thread."""
         found = self._find(place, policy, own, near=True)
-        return found or await asyncio.to_thread(self._find, place, policy, own)
+        return found or await self._look_aside(place, policy, own)
+
+    async def _look_aside(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
+        return await asyncio.to_thread(self._find, place, policy, own)
 
     def _find(self, place: Place, policy: Policy, own: bool, near: bool = False) -> Found | None:
 
@@ -342,8 +362,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
     async def _disagreed(self, identity: Identity, place: Place, engine: bytes) -> None:
         """A runtime's comparison found a difference. One host's word takes nothing from the others; that of two does."""
         recipe = Recipe(place.specialization, engine).digest
-        witnesses = self._differed.setdefault(recipe, set())
-        witnesses.add(identity.name)
+        witnesses = self._differed.get(recipe, frozenset()) | {identity.name}
+        self._differed.keep(recipe, witnesses)
         self.counts["differed"] += 1
         write("compare.differed", identity=identity.name, block=place.specialization.hex(), witnesses=len(witnesses))
         if len(witnesses) >= _WITNESSES:
@@ -396,6 +416,16 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
 
     def _result(self, result: Any, **fields: Any) -> farm_pb2.CompileResponse:
         return farm_pb2.CompileResponse(result=result, load=self._load(), **fields)
+
+
+def _wrong_with(program: bytes, shape_class: bytes) -> str:
+    """What is wrong with what is to be compiled, before anybody is given it; "" if nothing is."""
+    try:
+        Segment.decode(program)
+        ShapeClass.decode(shape_class)
+    except ProgramError as error:
+        return f"program or shape_class: {error.message}"
+    return ""
 
 
 def _request_id(context: Any) -> str:

@@ -28,6 +28,7 @@ from hotblock_cache.envelope import sealed
 from hotblock_cache.errors import SignatureError
 from hotblock_cache.keys import Specialization
 from hotblock_cache.signing import Signer
+from hotblock_farm.engine import ENGINE
 from hotblock_farm.errors import FarmError
 from hotblock_farm.frames import Frames, framed
 from hotblock_proto.v1 import artifact_pb2 as pb
@@ -38,8 +39,16 @@ _CHUNK: Final = 1 << 16
 _TICK: Final = 0.1
 _CREATOR: Final = "hotblock farm"
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
+
+_RESULTS: Final = (
+    pb.CompileResult.OUTCOME_ARTIFACT,
+    pb.CompileResult.OUTCOME_REFUSED,
+    pb.CompileResult.OUTCOME_FAILED,
+)
+"""What a worker may answer."""
 
 _STARVED: Final = 0.05
 """Of its wall time, what a job has had of a processor that had next to none."""
@@ -75,6 +84,7 @@ class _Worker:
     begun: bool = False  # whether it has said so; a job that it has not is not to blame for its end
     began: float = 0.0
     processor: float = 0.0  # when the job began
+    unsent: bytearray = field(default_factory=bytearray)  # of the job: a worker that is stopped reads nothing
 
     def used(self) -> float:
         """Seconds of a processor so far."""
@@ -118,8 +128,10 @@ class Supervisor:
 
     def _turn(self) -> bool:
         busy = any(worker.job for worker in self._workers)
-        for key, _ in self._selector.select(_TICK if busy else None):
-            if key.data is None:
+        for key, events in self._selector.select(_TICK if busy else None):
+            if key.data is not None and events & selectors.EVENT_WRITE:
+                self._write(key.data)
+            elif key.data is None:
                 data = os.read(self._source, _CHUNK)
                 if not data:
                     return False
@@ -154,12 +166,25 @@ class Supervisor:
             job = self._jobs.popleft()
             idle.job, idle.begun = job, False
             idle.began, idle.processor = time.monotonic(), idle.used()
-            try:
-                assert idle.process.stdin is not None
-                idle.process.stdin.write(framed(job.SerializeToString()))
-                idle.process.stdin.flush()
-            except OSError:
-                self._ended(idle)
+            idle.unsent += framed(job.SerializeToString())
+            assert idle.process.stdin is not None
+            self._selector.register(idle.process.stdin, selectors.EVENT_WRITE, idle)
+            self._write(idle)
+
+    def _write(self, worker: _Worker) -> None:
+        """Send what a worker takes now."""
+        pipe = worker.process.stdin
+        if worker not in self._workers or pipe is None:
+            return
+        try:
+            with contextlib.suppress(BlockingIOError):
+                while worker.unsent:
+                    del worker.unsent[: os.write(pipe.fileno(), worker.unsent)]
+        except OSError:
+            self._ended(worker)
+            return
+        if not worker.unsent:
+            self._selector.unregister(pipe)
 
     def _spawn(self) -> _Worker:
         process = subprocess.Popen(
@@ -172,7 +197,8 @@ class Supervisor:
             preexec_fn=_die_with_parent,
         )
         worker = _Worker(process)
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
         self._workers.append(worker)
         return worker
@@ -198,6 +224,8 @@ class Supervisor:
 
     def _hear(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
+        if worker not in self._workers:
+            return  # it has been ended in this turn
         data = os.read(worker.process.stdout.fileno(), _CHUNK)
         if not data:
             self._ended(worker)
@@ -215,10 +243,12 @@ class Supervisor:
         if reply.outcome == pb.CompileResult.OUTCOME_BEGUN:
             worker.begun = True
             return
-        worker.job = None
-        self._again.discard(job.id)
+        if reply.outcome not in _RESULTS:
+            raise FarmError(f"outcome {reply.outcome}, which is no result")
         if reply.outcome == pb.CompileResult.OUTCOME_ARTIFACT:
             reply.envelope = self._seal(job, reply.envelope)
+        worker.job = None
+        self._again.discard(job.id)
         self._send(reply)
 
     def _seal(self, job: pb.CompileJob, payload: bytes) -> bytes:
@@ -226,7 +256,8 @@ class Supervisor:
         artifact = pb.Artifact.FromString(payload)
         segment = hashlib.sha256(job.segment).digest()
         asked = Specialization(job.namespace, segment, job.shape_class, job.target).digest
-        if artifact.specialization != asked or artifact.segment != segment or artifact.target != job.target:
+        found = (artifact.namespace, artifact.segment, artifact.specialization, artifact.engine, artifact.target)
+        if found != (job.namespace, segment, asked, ENGINE.digest, job.target):
             raise FarmError("an artifact for something else")
         return sealed(payload, self._signer, _CREATOR)
 
@@ -258,6 +289,8 @@ class Supervisor:
         self._workers.remove(worker)
         assert worker.process.stdout is not None and worker.process.stdin is not None
         self._selector.unregister(worker.process.stdout)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(worker.process.stdin)
         worker.process.kill()
         worker.process.wait()
         worker.process.stdout.close()
@@ -292,6 +325,7 @@ def main() -> None:
         signer = Signer.load(Path(settings.key)) if settings.key else Signer.generate()
     except SignatureError as error:
         sys.exit(f"hotblock: {error}")
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)  # workers of the same user do not look into this process
     sink = os.dup(1)
     os.dup2(2, 1)  # nothing that prints may get into the messages
     with contextlib.suppress(BrokenPipeError):

@@ -1,4 +1,7 @@
-"""A compile worker: the one process that runs LLVM on somebody's bytes. It holds no key, opens no file, has no network.
+"""A compile worker: the one process that runs LLVM on somebody's bytes.
+
+It holds no key, writes no file (but for dumps) and, where the kernel lets it, has no network. It is a process of the farm's
+user all the same: whoever fears a hole in LLVM keeps the farm's key where only a worker farm runs.
 
 Reads CompileJob messages from standard input and answers each on standard output with a CompileResult whose `envelope`
 is the artifact, not yet sealed. It ends with its input.
@@ -7,6 +10,7 @@ is the artifact, not yet sealed. It ends with its input.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import sys
@@ -26,6 +30,8 @@ from hotblock_proto.v1 import artifact_pb2 as pb
 __all__ = ["answer", "main"]
 
 _MEMORY = 4 << 30
+_FILES = 64
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 
 def answer(request: pb.CompileJob, dump: Path | None) -> pb.CompileResult:
@@ -54,11 +60,18 @@ def answer(request: pb.CompileJob, dump: Path | None) -> pb.CompileResult:
     return reply
 
 
-def _limit() -> None:
-    """Little memory, no priority. A saturated machine must not feel a compile."""
+def _limit(dumps: bool = False) -> None:
+    """Little memory, no priority, nothing of the outside. A saturated machine must not feel a compile."""
+    sys.dont_write_bytecode = True
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, _FILES))
+        if not dumps:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    libc = ctypes.CDLL(None)
+    if libc.unshare(_CLONE_NEWNET):
+        libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
     with contextlib.suppress(OSError):
         os.nice(19)
     with contextlib.suppress(OSError, AttributeError):
@@ -66,8 +79,8 @@ def _limit() -> None:
 
 
 def main() -> None:
-    _limit()
     dump = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] else None
+    _limit(dump is not None)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (data := read_frame(source)) is not None:
         try:

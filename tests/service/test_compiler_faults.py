@@ -175,7 +175,7 @@ LEAVES = "import sys\nsys.stdin.buffer.read(8)\nsys.exit(3)\n"
 CANNOT_START = "raise SystemExit(9)\n"
 MEMORY = (
     "import resource\nimport hotblock_farm.worker as w\n"
-    "w._limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))\n"
+    "w._limit = lambda dumps: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))\n"
     "real = w.answer\n"
     "def answer(request, dump):\n    x = []\n    try:\n        while True: x.append(bytearray(64 << 20))\n"
     "    except MemoryError as error:\n        import hotblock_proto.v1.artifact_pb2 as pb\n"

@@ -17,6 +17,7 @@ from service.test_farm import PATIENCE, X, chain, last, other, request_for
 from support.servers import Farm, KeyPair, Valkey, make_keys
 
 import hotblock as hb
+from hotblock_farm.engine import ENGINE
 from hotblock_proto.v1 import farm_pb2 as pb
 from hotblock_proto.v1 import farm_pb2_grpc
 
@@ -95,7 +96,7 @@ def test_fifty_clients_three_fronts_two_workers_one_compile(stack: ExitStack, ke
     assert fleet.answers(request_for(other, X), clients=3)[0].result == pb.CompileResponse.RESULT_ARTIFACT
     assert fleet.compiles() == 2
     client = fleet.valkey.client()
-    assert [client.xlen(f"hb:1:{{queue}}:p{n}") for n in range(3)] == [0, 0, 0]
+    assert [client.xlen(f"hb:1:{{queue}}:{ENGINE.digest.hex()[:12]}:p{n}") for n in range(3)] == [0, 0, 0]
     assert not list(client.scan_iter("hb:1:{queue}:job:*"))
     client.close()
 
@@ -140,7 +141,7 @@ def test_a_queue_killed_in_between_costs_at_most_a_compile_a_replica(
     fleet.valkey.start()
     deadline = time.monotonic() + PATIENCE
     client = fleet.valkey.client()
-    while not client.exists("hb:1:{queue}:p0") and time.monotonic() < deadline:
+    while not client.exists(f"hb:1:{{queue}}:{ENGINE.digest.hex()[:12]}:p0") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert fleet.answers(request_for(other, X), clients=2)[0].result == pb.CompileResponse.RESULT_ARTIFACT
     client.close()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hotblock.jit.farm.trust import Trust
 from hotblock_cache.envelope import sealed
 from hotblock_cache.errors import SignatureError
 from hotblock_cache.policy import Policy
 from hotblock_cache.signing import Signer, write_public
+from hotblock_cache.trust import Trust
 from hotblock_proto.v1 import artifact_pb2
 
 
@@ -28,11 +28,11 @@ def test_a_key_that_is_added_counts_at_once_and_one_that_is_retired_within_its_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("hotblock.jit.farm.trust.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("hotblock_cache.trust.time.monotonic", lambda: now[0])
     old, new = Signer.generate(), Signer.generate()
     folder = tmp_path / "trusted"
-    trust = Trust(folder)
-    with caplog.at_level(logging.WARNING, "hotblock.jit"):
+    trust = Trust(folder, 1)
+    with caplog.at_level(logging.WARNING, "hotblock.cache"):
         assert trust.artifact(envelope(old), Policy("n")) is None
     assert "no key is trusted" in caplog.text
     folder.mkdir()
@@ -51,10 +51,10 @@ def test_a_folder_with_something_else_in_it_leaves_the_keys_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("hotblock.jit.farm.trust.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("hotblock_cache.trust.time.monotonic", lambda: now[0])
     signer = Signer.generate()
     write_public(signer.public, tmp_path / "farm.pub")
-    trust = Trust(tmp_path)
+    trust = Trust(tmp_path, 1)
     assert trust.artifact(envelope(signer), Policy("n")) is not None
     (tmp_path / "odd.pub").write_text("not a key")
     now[0] += 31

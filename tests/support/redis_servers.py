@@ -17,6 +17,7 @@ __all__ = ["SERVERS", "WITH_USERS", "Backend", "backends"]
 
 _DEPLOY = Path(__file__).parents[2] / "deploy" / "redis"
 _FARM, _RUNTIME = "farm:change-me-farm", "runtime-default:change-me-runtime"
+_OPERATOR = "operator:change-me-operator"
 
 WITH_USERS = ("Valkey 8 with users", "Redis 6.2 with users", "Redis 7 with users and TLS")
 SERVERS = (*WITH_USERS, "cluster")
@@ -32,18 +33,11 @@ class Backend:
     cluster: Cluster | None = None
 
     def flush(self) -> None:
-        """Empty it: its operator's business, so not as a user of ours."""
-        if self.cluster is None:
-            tier = redis.Redis.from_url(self.farm)
-            keys = list(tier.scan_iter())
-            if keys:
-                tier.delete(*keys)
-            tier.close()
-        else:
-            for node in self.nodes[:3]:
-                client = node.client()
-                client.flushall()
-                client.close()
+        """Empty it."""
+        for node in self.nodes[:3]:
+            client = redis.Redis.from_url(node.url if self.cluster is not None else node.url_for(_OPERATOR))
+            client.flushall()
+            client.close()
 
 
 @contextmanager

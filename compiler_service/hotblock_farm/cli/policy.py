@@ -17,11 +17,13 @@ from rich.table import Table
 
 from hotblock.cli.report import emit_json, json_option
 from hotblock.errors import HotblockError
+from hotblock.jit.farm.settings import FarmSettings
 from hotblock_cache.disk import DiskTier
 from hotblock_cache.errors import CacheError
 from hotblock_cache.policy import Policies, Policy
 from hotblock_cache.redis import RedisSettings, RedisTier
-from hotblock_cache.signing import Signer, Verifier
+from hotblock_cache.signing import Signer, Verifier, read_folder
+from hotblock_cache.store import Kind
 from hotblock_cache.tiers import Layer, Tiers
 from hotblock_farm.engine import ENGINE
 from hotblock_farm.identities import DEFAULT_NAMESPACE
@@ -34,11 +36,12 @@ _PATIENCE = 2.0
 class _Office:
     """Where policies of a namespace are read and written."""
 
-    def __init__(self, key: Path, redis: str | None, disk: Path | None, namespace: str) -> None:
+    def __init__(self, key: Path, trust: Path, redis: str | None, disk: Path | None, namespace: str) -> None:
         if redis is None and disk is None:
             raise click.UsageError("say where farms read it: --redis, or --disk of a farm that has none")
         try:
             self._signer = Signer.load(key)
+            verifier = Verifier.of(self._signer.public, *read_folder(trust))
             layers = [Layer.of(DiskTier(disk), _PATIENCE)] if disk is not None else []
             if redis is not None:
                 layers.append(Layer.of(RedisTier(RedisSettings(redis, _PATIENCE, _PATIENCE)), _PATIENCE))
@@ -46,7 +49,13 @@ class _Office:
             raise HotblockError(str(error), reason=error.reason) from None
         self._namespace = namespace
         self._tiers = Tiers(layers)
-        self._policies = Policies(self._tiers, lambda: Verifier.of(self._signer.public))
+        self._policies = Policies(self._tiers, lambda: verifier)
+        for kept in self._tiers.values(namespace, Kind.POLICY):
+            try:
+                Policy.opened(kept, verifier, namespace)
+            except CacheError as error:
+                hint = "say with --trust which keys may have signed it"
+                raise HotblockError(f"there is a policy that cannot be read: {error}; {hint}", reason="trust") from None
         self._policies.read(namespace)
         self._answered()
 
@@ -56,7 +65,8 @@ class _Office:
     def change(self, **changes: object) -> Policy:
         """Sign the policy after the current one, and keep it."""
         made = self.current().next(**changes)
-        self._policies.offer(self._namespace, made.sealed(self._signer))
+        if not self._policies.offer(self._namespace, made.sealed(self._signer)):
+            raise HotblockError("a key cannot sign the policy that revokes it; sign with another", reason="revoked")
         self._answered()
         return made
 
@@ -70,13 +80,25 @@ def _office(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say where, and with which key."""
 
     @click.option("--key", type=click.Path(path_type=Path), required=True, help="The private key that farms sign with.")
+    @click.option("--trust", type=click.Path(path_type=Path), help="Keys that may have signed before [HOTBLOCK_TRUST].")
     @click.option("--redis", envvar="HOTBLOCK_FARM_REDIS", help="redis://host:port/0 of the farms.")
     @click.option("--disk", type=click.Path(path_type=Path), help="The --disk of a farm.")
     @click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="Whose policy.")
     @json_option
     @functools.wraps(command)
-    def run(key: Path, redis: str | None, disk: Path | None, namespace: str, as_json: bool, **options: Any) -> None:
-        _show(command(_Office(key, redis, disk, namespace), **options), as_json)
+    def run(
+        key: Path,
+        trust: Path | None,
+        redis: str | None,
+        disk: Path | None,
+        namespace: str,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
+        _show(
+            command(_Office(key, trust or FarmSettings.from_environment().trust, redis, disk, namespace), **options),
+            as_json,
+        )
 
     return run
 

@@ -18,6 +18,7 @@ from hotblock.cli.report import emit_json, json_option
 from hotblock.devices.native import host_target
 from hotblock.errors import HotblockError
 from hotblock.jit import Decline
+from hotblock.jit.artifact import ARTIFACT_ABI
 from hotblock.jit.farm.settings import FarmSettings, home
 from hotblock_cache.bundle import BundleTier, write_bundle
 from hotblock_cache.disk import DiskTier
@@ -26,6 +27,7 @@ from hotblock_cache.policy import Policies, Policy
 from hotblock_cache.signing import Verifier
 from hotblock_cache.store import Entry, Found, Kind, Place, Tier
 from hotblock_cache.tiers import Layer, Tiers
+from hotblock_cache.trust import wrong_with
 
 __all__ = ["cache"]
 
@@ -196,10 +198,10 @@ def _verdict(disk: _Disk, place: Place, entry: Entry, policy: Policy, target: st
 
 def _wrong(disk: _Disk, place: Place, entry: Entry, verifier: Verifier) -> str:
     """What is wrong with an entry's blob, "" if nothing is."""
-    from hotblock.jit.farm.trust import wrong_with
-
     envelope = disk.tier.blob(place.namespace, entry.digest)
-    return "its blob is missing" if envelope is None else wrong_with(Found(place, entry, envelope), verifier)
+    return (
+        "its blob is missing" if envelope is None else wrong_with(Found(place, entry, envelope), verifier, ARTIFACT_ABI)
+    )
 
 
 @cache.command()
@@ -364,8 +366,6 @@ def _export_farm(file: Path, url: str) -> int:
 @json_option
 def import_(file: Path, folder: Path | None, as_json: bool) -> None:
     """Keep what a bundle has on this host's disk. What no trusted key has signed is left out."""
-    from hotblock.jit.farm.trust import wrong_with
-
     try:
         bundle = BundleTier(file)
     except CacheError as error:
@@ -375,7 +375,7 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
     try:
         for place, entry in bundle.everything(bundle.namespace):
             envelope = bundle.blob(bundle.namespace, entry.digest) or b""
-            wrong = wrong_with(Found(place, entry, envelope), verifier)
+            wrong = wrong_with(Found(place, entry, envelope), verifier, ARTIFACT_ABI)
             if wrong:
                 left.append(f"{place.specialization.hex()[:12]}: {wrong}")
                 continue
@@ -383,7 +383,9 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
             count += 1
         policy = bundle.value(bundle.namespace, Kind.POLICY, b"")
         if policy is not None:
-            Policies(Tiers([Layer.of(disk.tier, 1.0)]), disk.verifier).offer(bundle.namespace, policy)
+            policies = Policies(Tiers([Layer.of(disk.tier, 1.0)]), disk.verifier)
+            policies.read(bundle.namespace)  # a bundle may be older than what is known here
+            policies.offer(bundle.namespace, policy)
     except CacheError as error:
         raise HotblockError(str(error), reason=error.reason) from None
     if as_json:

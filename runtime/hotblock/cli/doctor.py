@@ -106,6 +106,8 @@ def _redis() -> list[Finding]:
         eviction = tier.eviction()
         tier.close()
     except CacheError as error:
+        if error.reason == "refused":  # a host's user may not look
+            return [Finding("redis", "answers; how it evicts is not for this user to see")]
         return [Finding("redis", str(error), False, "hosts go on without it; see HOTBLOCK_REDIS")]
     bad = eviction.startswith("allkeys")
     advice = "evicts the queue with the code; set maxmemory-policy volatile-lru" if bad else ""

@@ -31,7 +31,7 @@ from hotblock.jit.heat import is_hot
 from hotblock.jit.memory import ThreadMemory
 from hotblock.jit.policy import FAILURES_TO_BAN, Backoff, Degrade
 from hotblock.jit.reasons import Reason
-from hotblock.jit.states import Effect, Event, State, step
+from hotblock.jit.states import TRANSITIONS, Effect, Event, State, step
 from hotblock.jit.unit import Unit
 from hotblock.jit.versions import Installed, Version
 from hotblock.vm import Code, Dying, EntryMaker, LayoutTable, Node, Parameters, Site, TensorValue
@@ -227,6 +227,8 @@ class Driver:
 
     def _event(self, version: Version, event: Event, reason: Reason | None = None) -> Effect:
         with self._lock:
+            if (version.state, event) not in TRANSITIONS:
+                return Effect.NOTHING  # two threads saw the same state, and this one is the second
             version.state, effect = step(version.state, event)
             version.reason = reason or _REASONS.get(version.state, version.reason)
             if effect is Effect.INSTALL:
@@ -288,25 +290,25 @@ class Driver:
         except HotblockError as error:
             version.log = error.message
             return None
-        with self._lock:
-            if version.state is not State.COLD:
-                return version.code
-            version.candidate = code
-        self._event(version, Event.FOUND)
-        if reply.checked:
-            self._event(version, Event.AGREED)
-        return version.code
+        with self._lock:  # one step for whoever looks: another caller's entry, or a policy that revokes it
+            if version.state is State.COLD:
+                version.candidate = code
+                self._event(version, Event.FOUND)
+                if reply.checked:
+                    self._event(version, Event.AGREED)
+            return version.code
 
     def _withdraw(self, is_revoked: Callable[[artifact.Code], bool]) -> None:
         """Take back what the fleet does not want used any more, installed or not. Entries under way end with what they
         have."""
         for unit in self.all_units():
             for version in unit.versions():
-                code = version.code or version.candidate
-                if code is None or not is_revoked(code) or version.state not in (State.INSTALLED, State.READY):
-                    continue
-                self._event(version, Event.DROPPED, Reason.REVOKED)
-                version.sought = False  # there may be other code for it
+                with self._lock:
+                    code = version.code or version.candidate
+                    if code is None or not is_revoked(code) or version.state not in (State.INSTALLED, State.READY):
+                        continue
+                    self._event(version, Event.DROPPED, Reason.REVOKED)
+                    version.sought = False  # there may be other code for it
                 _logger.warning("%s: withdrawn, the fleet's policy has revoked it", unit.name)
 
     def prefetch(self, wait: float) -> None:
@@ -382,9 +384,9 @@ class Driver:
             version.candidate = code
             self.counters.completed += 1
             self.counters.seconds.append(code.statistics.seconds)
-        self._event(version, Event.ARTIFACT)
-        if reply.checked:
-            self._event(version, Event.AGREED)
+            self._event(version, Event.ARTIFACT)
+            if reply.checked:
+                self._event(version, Event.AGREED)
 
     def _failed(self, unit: Unit, version: Version, reason: Reason) -> None:
         """A failure that may be chance, until it is the third in a row."""

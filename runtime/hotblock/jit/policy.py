@@ -82,7 +82,7 @@ class Degrade:
 
     def miss(self, now: float) -> None:
         """An entry that waits for a compile."""
-        late = [asked for asked in self.requested.values() if now - asked > self.patience()]
+        late = [asked for asked in list(self.requested.values()) if now - asked > self.patience()]
         if not late:
             return
         self.misses_in_a_row += 1

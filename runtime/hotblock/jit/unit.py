@@ -251,7 +251,10 @@ class Unit:
             return False
         context.checked = True
         code = version.candidate
-        assert code is not None
+        if code is None:  # revoked since
+            self.driver.release(version)
+            self._miss(Reason.CHECKING)
+            return False
         call = self._prepare(bound, code, values)
         outputs = Reason.GUARD if call is None else self._call(call, values, registers)
         self._miss(Reason.CHECKING)

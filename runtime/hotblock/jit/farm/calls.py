@@ -35,6 +35,17 @@ _OPTIONS: Final = (
 )
 
 
+_ANSWERS: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+"""What a farm that is well may answer. Other farms may answer otherwise."""
+
+
 class NoFarmError(Exception):
     """No farm answers."""
 
@@ -49,6 +60,10 @@ class Directory(Protocol):
 
     def disown(self) -> None:
         """This process is a fork: hold nothing of the parent's."""
+        ...
+
+    def hurry(self) -> None:
+        """Whoever waits in `addresses` need not wait any more."""
         ...
 
     def close(self) -> None:
@@ -76,6 +91,9 @@ class Addresses:
 
     def disown(self) -> None:
         """Nothing is held."""
+
+    def hurry(self) -> None:
+        """Nothing waits."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -123,7 +141,10 @@ class Calls:
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()
                 why = f"{farm.address}: {code.name.lower()}: {details}"
-                farm.breaker.failed()
+                if code in _ANSWERS:
+                    farm.breaker.succeeded(0.0)  # it is there, and says no
+                else:
+                    farm.breaker.failed()
                 if code is grpc.StatusCode.CANCELLED and self._cut:
                     raise NoFarmError("closed") from None
                 continue
@@ -159,6 +180,7 @@ class Calls:
         with self._lock:
             self._cut = True
             streams = list(self._streams)
+        self._directory.hurry()
         for call in streams:
             call.cancel()
 

@@ -7,6 +7,7 @@ and threads are made when there is something to do, so a runtime that is made an
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import queue
@@ -22,7 +23,6 @@ from hotblock.jit.artifact import ARTIFACT_ABI, Code
 from hotblock.jit.compiler import Job, Outcome, Reply
 from hotblock.jit.farm.calls import Addresses, Calls, Directory, NoFarmError
 from hotblock.jit.farm.settings import FarmSettings
-from hotblock.jit.farm.trust import Trust
 from hotblock_cache.bundle import BundleTier
 from hotblock_cache.disk import DiskTier
 from hotblock_cache.errors import StoreError
@@ -32,6 +32,7 @@ from hotblock_cache.policy import Policies, Policy
 from hotblock_cache.signing import Verifier
 from hotblock_cache.store import Entry, Found, Place, digest_of
 from hotblock_cache.tiers import Layer, Tiers
+from hotblock_cache.trust import Trust
 from hotblock_proto.v1 import farm_pb2
 
 __all__ = ["FarmClient"]
@@ -40,7 +41,7 @@ _logger = logging.getLogger("hotblock.jit")
 _THREADS: Final = 4
 _DEFAULT_NAMESPACE: Final = "default"
 _WARM_BYTES: Final = 64 << 20
-_BATCH: Final = 1024
+_BATCH: Final = 64
 _TELL_AGAIN: Final = 3600.0
 _LAST_WORDS: Final = 0.5
 """Seconds in which a client that is closed tells what it has found."""
@@ -112,12 +113,14 @@ class FarmClient:
 
     def _begin(self) -> None:
         """What has locks and threads: a fork makes its own."""
-        self.trust = Trust(self.settings.trust, self._demanded)
+        self.trust = Trust(self.settings.trust, ARTIFACT_ABI, demanded=self._demanded)
         self._memory = MemoryTier()
         self.tiers = Tiers(self._layers(), self._is_sound)
         self.policies = Policies(self.tiers, self.trust.verifier)
         self._refreshing = threading.Lock()
         self._refreshed = float("-inf")
+        self._enforced = self._namespace, 0  # the policy that runtimes have been told of
+        self._ended = threading.Event()
         self._uses: dict[tuple[Place, bytes], float] = {}  # when farms were told that code is used
         self._known: set[bytes] = set()  # segments of which memory has code
         self._work: queue.SimpleQueue[Job | _Warming | _Comparison | None] = queue.SimpleQueue()
@@ -126,7 +129,7 @@ class FarmClient:
         self._closed = False
 
     def _layers(self) -> list[Layer]:
-        layers = [Layer.of(self._memory, 0.001)]
+        layers = [Layer.of(self._memory, float("inf"))]
         if self.settings.disk is not None:
             try:
                 layers.append(Layer.of(DiskTier(self.settings.disk), 0.05))
@@ -157,7 +160,8 @@ class FarmClient:
         """See `WarmCache`."""
         specialization = Specialization(self._namespace, segment, shape_class, target).digest
         place = Place(self._namespace, segment, specialization)
-        for entry in self._memory.entries(place):
+        policy = self.policies.latest(self._namespace)
+        for entry in sorted(self._memory.entries(place), key=lambda entry: policy.rank(entry.engine)):
             envelope = self._memory.blob(place.namespace, entry.digest)
             if envelope is not None:
                 return self._reply(0, Found(place, entry, envelope)), self.trust.latest
@@ -188,6 +192,7 @@ class FarmClient:
         with self._lock:
             self._closed = True
             threads = list(self._threads)
+        self._ended.set()
         threads = [thread for thread in threads if thread is not threading.current_thread()]
         for _ in threads:
             self._work.put(None)
@@ -216,26 +221,35 @@ class FarmClient:
             if self._closed:
                 return False
             self._work.put(item)
-            if len(self._threads) < _THREADS:
-                thread = threading.Thread(target=self._run, name="hotblock-farm", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            if not self._threads:
+                self._start(self._watch_fleet)
+            if len(self._threads) <= _THREADS:
+                self._start(self._run)
         return True
+
+    def _start(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name="hotblock-farm", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _watch_fleet(self) -> None:
+        """However busy the others are, the fleet's word is heard."""
+        while not self._ended.wait(self.settings.refresh):
+            try:
+                self._refresh()
+            except Exception:  # a fault of ours: the next time may go better
+                _logger.exception("the fleet's word could not be heard")
 
     def _run(self) -> None:
         assert self._deliver is not None
         while True:
-            item: Job | _Warming | _Comparison | None = None
-            with contextlib.suppress(queue.Empty):
-                item = self._work.get(timeout=self.settings.refresh)
-            if self._closed and item is None:
+            item = self._work.get()
+            if item is None:
                 return
             try:
                 if self._closed and not isinstance(item, _Comparison):
                     continue  # nobody waits for it; what a comparison found is still of use to others
                 self._refresh()
-                if item is None:
-                    continue
                 if isinstance(item, Job):
                     reply = self._compile(item)
                     if not self._closed:
@@ -272,6 +286,8 @@ class FarmClient:
             found = self._found(place, answer.artifact, job.target, answer.seconds, job.shape_class)
             if self._is_sound(found):
                 self.tiers.put(found)
+            elif self.trust.is_sound(found, Policy(place.namespace)):
+                return Reply(job.number, Outcome.PAUSED, log="the policy does not take what the farm has")
             return self._reply(job.number, found, answer.seconds)
         return Reply(
             job.number,
@@ -315,10 +331,11 @@ class FarmClient:
     def _warm(self, warming: _Warming) -> None:
         """Into memory: what the disk has of these segments, then what a farm has beyond that."""
         namespace = self._namespace
-        known = []
+        policy, known = self.policies.latest(namespace), []
         for segment in warming.segments:
             for specialization in self.tiers.recent(namespace, segment, warming.target):
-                found = self.tiers.find(Place(namespace, segment, specialization))
+                place = Place(namespace, segment, specialization)
+                found = self.tiers.find(place, rank=lambda entry: policy.rank(entry.engine))
                 if found is not None:
                     self._known.add(segment)
                     known.append(specialization)
@@ -425,28 +442,41 @@ class FarmClient:
             if self._learnt and now - self._refreshed < self.settings.refresh:
                 return
             self._refreshed = now
-            newer = self.policies.read(self._namespace)
+            self.trust.verifier()
+            self.policies.read(self._namespace)
             if self._remote:
                 try:
                     capabilities = self.capabilities()
                     self._namespace, self._learnt = capabilities.namespace, True
-                    newer |= self.policies.offer(self._namespace, capabilities.policy)
-                    self._tell_uses(now)
+                    self.policies.offer(self._namespace, capabilities.policy)
                 except NoFarmError as error:
                     _logger.info("no farm says whose this host is: %s", error)
-            if newer:
-                self._enforce(self.policies.latest(self._namespace))
+            policy = self.policies.latest(self._namespace)
+            if (policy.namespace, policy.serial) != self._enforced:
+                self._enforce(policy)
+                self._enforced = policy.namespace, policy.serial
+            if self._remote:
+                with contextlib.suppress(NoFarmError):
+                    self._tell_uses(now)
 
     def _tell_uses(self, now: float) -> None:
         """Code that is used lives on. Raises NoFarmError."""
-        due = [use for use, told in list(self._uses.items()) if now - told > _TELL_AGAIN][:_BATCH]
-        seen = [
-            farm_pb2.ReportRequest.Seen(segment=place.segment, specialization=place.specialization, engine=engine)
-            for place, engine in due
-        ]
-        if seen:
-            self._calls.anywhere(lambda stub: self._calls.timed(stub.Report, farm_pb2.ReportRequest(seen=seen)))
-            self._uses.update(dict.fromkeys(due, now))
+        due = [use for use, told in list(self._uses.items()) if now - told > _TELL_AGAIN]
+        for start in range(0, len(due), _BATCH):
+            batch = due[start : start + _BATCH]
+            request = farm_pb2.ReportRequest(
+                seen=[
+                    farm_pb2.ReportRequest.Seen(
+                        segment=place.segment, specialization=place.specialization, engine=engine
+                    )
+                    for place, engine in batch
+                ]
+            )
+            self._calls.anywhere(functools.partial(self._told, request))
+            self._uses.update(dict.fromkeys(batch, now))
+
+    def _told(self, request: farm_pb2.ReportRequest, stub: Any) -> tuple[Any, float]:
+        return self._calls.timed(stub.Report, request)
 
     def _enforce(self, policy: Policy) -> None:
         """Drop from memory, and from runtimes, what a new policy does not take."""

@@ -1,4 +1,4 @@
-"""Which envelopes a host believes: those that a trusted key has signed, and that are what was asked for."""
+"""Which envelopes a process believes: those that a trusted key has signed, and that are what was asked for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from hotblock.jit.artifact import ARTIFACT_ABI
 from hotblock_cache.envelope import opened
 from hotblock_cache.errors import CacheError, SignatureError
 from hotblock_cache.policy import Policy
-from hotblock_cache.signing import Verifier
+from hotblock_cache.signing import Verifier, read_folder
 from hotblock_cache.store import Found, digest_of
 from hotblock_proto.v1 import artifact_pb2
 
 __all__ = ["Trust", "wrong_with"]
 
-_logger = logging.getLogger("hotblock.jit")
+_logger = logging.getLogger("hotblock.cache")
 _AGE: Final = 30.0
 
 
@@ -28,9 +27,12 @@ class Trust:
     """The keys in a folder, read again every 30 s, and at once when something is signed by a key that was not there and the
     folder has changed. Safe for threads."""
 
-    def __init__(self, folder: Path, demanded: bool = True) -> None:
-        """`demanded`: somebody has to see to it that there are keys, and is told."""
+    def __init__(self, folder: Path | None, abi: int, own: bytes = b"", demanded: bool = True) -> None:
+        """`abi`: that artifacts must have. `own`: a public key that counts, whatever is in the folder. `demanded`: somebody
+        has to see to it that there are keys, and is told."""
         self._folder = folder
+        self._abi = abi
+        self._own = own
         self._demanded = demanded
         self._lock = threading.Lock()
         self._read = float("-inf")
@@ -49,7 +51,8 @@ class Trust:
             if now - self._read <= _AGE and not (unknown and stamp != self._stamp):
                 return self._verifier
             try:
-                self._verifier = Verifier.of_folder(self._folder)
+                publics = read_folder(self._folder) if self._folder is not None else []
+                self._verifier = Verifier.of(*publics, *([self._own] if self._own else []))
             except SignatureError as error:
                 _logger.warning("%s; the keys of before stay trusted", error)
             if not len(self._verifier) and self._demanded:
@@ -59,7 +62,7 @@ class Trust:
 
     def _changed(self) -> int:
         try:
-            return self._folder.stat().st_mtime_ns
+            return self._folder.stat().st_mtime_ns if self._folder is not None else 0
         except OSError:
             return 0
 
@@ -84,10 +87,10 @@ class Trust:
     def is_sound(self, found: Found, policy: Policy) -> bool:
         """Whether an envelope is believed, and is what its place says."""
         artifact = self.artifact(found.envelope, policy)
-        return artifact is not None and _fits(artifact, found)
+        return artifact is not None and _fits(artifact, found, self._abi)
 
 
-def wrong_with(found: Found, verifier: Verifier) -> str:
+def wrong_with(found: Found, verifier: Verifier, abi: int) -> str:
     """What is wrong with an entry's envelope, in words; "" for one that is whole, signed, and what its place says."""
     if digest_of(found.envelope) != found.entry.digest:
         return "its bytes are not those that its digest names"
@@ -95,10 +98,10 @@ def wrong_with(found: Found, verifier: Verifier) -> str:
         artifact = artifact_pb2.Artifact.FromString(opened(found.envelope, verifier).payload)
     except (CacheError, DecodeError) as error:
         return str(error)
-    return "" if _fits(artifact, found) else "it is signed, and for something else"
+    return "" if _fits(artifact, found, abi) else "it is signed, and for something else"
 
 
-def _fits(artifact: artifact_pb2.Artifact, found: Found) -> bool:
+def _fits(artifact: artifact_pb2.Artifact, found: Found, abi: int) -> bool:
     place = found.place
     return (
         artifact.abi,
@@ -108,7 +111,7 @@ def _fits(artifact: artifact_pb2.Artifact, found: Found) -> bool:
         artifact.engine,
         artifact.target,
     ) == (
-        ARTIFACT_ABI,
+        abi,
         place.namespace,
         place.segment,
         place.specialization,
