@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +16,9 @@ import grpc
 import numpy as np
 import pytest
 from service.test_farm import PATIENCE, X, chain, last, other, request_for
+from service.test_fleet_faults import SLOW, worker
 from support.servers import Farm, KeyPair, Valkey, make_keys
+from support.venvs import runtime_venv
 
 import hotblock as hb
 from hotblock_farm.engine import ENGINE
@@ -179,3 +183,88 @@ def test_a_job_that_ends_workers_is_given_up(stack: ExitStack, keys: KeyPair, tm
             assert farm.process is not None
             farm.process.wait(10)
             farm.start()
+
+
+@pytest.mark.requirement("F8")
+def test_versions_have_queues_of_their_own(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    """What a front asks for is made by its own engine, whatever else works on the same Redis."""
+    sources = tmp_path / "next"
+    root = Path(__file__).parents[2]
+    for part in ("proto", "cache", "runtime", "compiler_service"):
+        shutil.copytree(root / part, sources / part, ignore=shutil.ignore_patterns("__pycache__"))
+    engine = sources / "compiler_service" / "hotblock_farm" / "engine.py"
+    engine.write_text(engine.read_text().replace('_CODEGEN: Final = "', '_CODEGEN: Final = "next '))
+    python = runtime_venv(tmp_path / "venv", sources, frozenset({"farm"}))
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=1)
+    arguments = ["--role", "worker", "--redis", fleet.valkey.url, "--lease", str(LEASE)]
+    newer = stack.enter_context(Farm(keys, tmp_path / "newer", arguments, python=python))
+    fleet.workers[0].stop()
+    answers: list[pb.CompileResponse] = []
+    asks = threading.Thread(target=lambda: answers.extend(fleet.answers(request_for(chain, X), clients=1)))
+    asks.start()
+    time.sleep(1.5)
+    assert not answers  # the newer worker leaves it alone
+    fleet.workers[0].start()
+    asks.join()
+    assert answers[0].artifact.engine == ENGINE.digest
+    assert newer.events("compile.start") == 0
+
+
+@pytest.mark.requirement("F9")
+def test_what_nobody_waits_for_leaves_the_queue(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=1)
+    fleet.workers[0].stop()
+    streams = [f"hb:1:{{queue}}:{ENGINE.digest.hex()[:12]}:p{n}" for n in range(3)]
+    client = fleet.valkey.client()
+
+    async def run() -> None:
+        async with grpc.aio.insecure_channel(fleet.fronts[0].address) as channel:
+            stub = farm_pb2_grpc.CompileFarmStub(channel)  # type: ignore[no-untyped-call]
+            call = stub.Compile(request_for(chain, X))
+            while not sum(map(client.xlen, streams)):
+                await asyncio.sleep(0.01)
+            call.cancel()
+            deadline = time.monotonic() + 10
+            while sum(map(client.xlen, streams)) and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert not sum(map(client.xlen, streams))
+    assert not list(client.scan_iter("hb:1:{queue}:job:*"))
+    client.close()
+    fleet.workers[0].start()
+
+
+@pytest.mark.requirement("F4")
+def test_a_worker_that_drains_gives_back_what_it_has(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=1)
+    slow = stack.enter_context(worker("drained", SLOW))
+    arguments = ["--role", "worker", "--redis", fleet.valkey.url, "--lease", "30", "--drain", "0.2"]
+    fleet.workers[0].stop()
+    leaving = Farm(keys, tmp_path / "leaving", [*arguments, *slow])
+    leaving.start()
+
+    def go() -> None:
+        began = time.monotonic()
+        assert leaving.stop() == 0
+        assert time.monotonic() - began < 4  # not the lease, nor the job
+        fleet.workers[0].start()
+
+    fleet.workers.append(leaving)
+    answers = fleet.answers(request_for(chain, X), clients=2, during=go)
+    assert {answer.result for answer in answers} == {pb.CompileResponse.RESULT_ARTIFACT}
+    fleet.workers.remove(leaving)
+
+
+@pytest.mark.requirement("F9")
+def test_nonsense_in_a_stream_stops_no_worker(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=1)
+    client = fleet.valkey.client()
+    streams = [f"hb:1:{{queue}}:{ENGINE.digest.hex()[:12]}:p{n}" for n in range(3)]
+    for stream in streams:
+        client.xadd(stream, {"what": "is this"})
+        client.xadd(stream, {"recipe": b"r" * 32, "job": b"\xff\xff", "specialization": b"s" * 32, "request": ""})
+    time.sleep(3 * LEASE)
+    assert fleet.answers(request_for(chain, X), clients=1)[0].result == pb.CompileResponse.RESULT_ARTIFACT
+    assert sum(map(client.xlen, streams)) == 0
+    client.close()

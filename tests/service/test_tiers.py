@@ -243,6 +243,23 @@ def test_blobs_that_are_wrong_missing_or_unsound_are_forgotten(tmp_path: Path) -
     assert {place for place, _ in far.everything("n")} == {good.place, unsound.place}
 
 
+def test_a_tier_that_fails_once_loses_nothing(tmp_path: Path) -> None:
+    class Slips(DiskTier):
+        fails = True
+
+        def blob(self, namespace: str, digest: bytes) -> bytes | None:
+            if self.fails:
+                raise StoreError("not now", reason="unreachable")
+            return super().blob(namespace, digest)
+
+    tier, one = Slips(tmp_path / "cache"), found("s", "a")
+    put(tier, one)
+    tiers = Tiers([Layer.of(tier, 1)])
+    assert tiers.find(one.place) is None
+    tier.fails = False
+    assert tiers.find(one.place) == one
+
+
 def test_a_tier_out_of_order_is_left_alone_and_comes_back() -> None:
     now = [0.0]
     broken = _Broken()
