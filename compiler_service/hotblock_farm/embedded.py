@@ -36,7 +36,7 @@ class Embedded(FarmClient):
     def lower(self, job: Job, stage: Stage, target: str) -> str:
         """What a stage makes of a job, or why nothing: in a process of its own, which this one waits for."""
         request = pb.CompileJob(segment=job.segment, shape_class=job.shape_class, target=target)
-        command = [sys.executable, "-I", "-m", "hotblock_farm.lower", stage.value]
+        command = [sys.executable, "-I", "-m", "hotblock_farm.compiler.lower", stage.value]
         done = subprocess.run(command, input=request.SerializeToString(), stdout=subprocess.PIPE, check=False)
         text = done.stdout.decode(errors="replace")
         return text if done.returncode == 0 else f"refused: {text}\n"

@@ -21,9 +21,9 @@ from hotblock_cache.errors import CacheError
 from hotblock_cache.redis import RedisSettings
 from hotblock_farm.errors import FarmError
 from hotblock_farm.household import Household, HouseholdSettings
+from hotblock_farm.jobs import QueueSettings
 from hotblock_farm.journal import journal, write
 from hotblock_farm.negatives import NegativeSettings
-from hotblock_farm.redis_queue import QueueSettings
 from hotblock_farm.server import Server, ServerSettings, Stop
 from hotblock_farm.supervisor import WorkerSettings
 

@@ -27,14 +27,14 @@ from hotblock_farm.engine import ARTIFACT_ABI
 from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities
 from hotblock_farm.interceptors import CallCounts, Observed
+from hotblock_farm.jobs import JobQueue, LocalQueue, QueueSettings, RedisQueue, RedisWorker
 from hotblock_farm.journal import write
+from hotblock_farm.library import Library, ServiceLimits
 from hotblock_farm.maker import Maker
 from hotblock_farm.metrics import serve_metrics
 from hotblock_farm.negatives import Negatives, NegativeSettings
 from hotblock_farm.pool import Pool, PoolLoad
-from hotblock_farm.queue import JobQueue, LocalQueue
-from hotblock_farm.redis_queue import QueueSettings, RedisQueue, RedisWorker
-from hotblock_farm.service import FarmService, ServiceLimits
+from hotblock_farm.service import FarmService
 from hotblock_farm.supervisor import WorkerSettings
 from hotblock_proto.v1 import farm_pb2, farm_pb2_grpc
 
@@ -140,9 +140,8 @@ class Server:
         else:
             assert own is not None
             self._queue = own
-        self.service = FarmService(
-            self._queue, self.tiers, identities, negatives, self.policies, settings.limits, self.maker
-        )
+        library = Library(self.tiers, self.policies, negatives, settings.limits)
+        self.service = FarmService(self._queue, library, identities, settings.limits, self.maker)
         self._health = health.aio.HealthServicer()
         self.calls = CallCounts()
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=(Observed(self.calls),))

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -19,21 +18,19 @@ from hotblock import __version__
 from hotblock.errors import ProgramError
 from hotblock.isa.segment import Segment
 from hotblock.shapes.classes import ShapeClass
-from hotblock_cache.keys import Recipe, Specialization
-from hotblock_cache.policy import Policies, Policy
-from hotblock_cache.store import Entry, Found, Kind, Place
-from hotblock_cache.tiers import Tiers
-from hotblock_farm.codegen.target import TARGETS
+from hotblock_cache.keys import Specialization
+from hotblock_cache.store import Entry, Found, Place
+from hotblock_farm.compiler.codegen.target import TARGETS
 from hotblock_farm.engine import ARTIFACT_ABI, ENGINE
 from hotblock_farm.errors import FarmError
 from hotblock_farm.identities import Identities, Identity
+from hotblock_farm.jobs import JobQueue
 from hotblock_farm.journal import write
+from hotblock_farm.library import Library, Remembered, ServiceLimits
 from hotblock_farm.maker import Maker, Work
-from hotblock_farm.negatives import Negatives
-from hotblock_farm.queue import JobQueue
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
 
-__all__ = ["FarmService", "ServiceLimits"]
+__all__ = ["FarmService"]
 
 _DIGEST: Final = 32
 _MAX_CLASS: Final = 1 << 16
@@ -43,9 +40,6 @@ _MESSAGE: Final = 1 << 20
 _PRESENT: Final = 120.0
 """Seconds after which a runtime that has not called is taken to be gone; each calls twice a minute."""
 
-_WITNESSES: Final = 2
-"""Callers of different names whose comparisons must differ before code is withdrawn from everybody."""
-
 _RESULTS: Final = {
     artifact_pb2.CompileResult.OUTCOME_REFUSED: farm_pb2.CompileResponse.RESULT_REFUSED,
     artifact_pb2.CompileResult.OUTCOME_FAILED: farm_pb2.CompileResponse.RESULT_FAILED,
@@ -54,52 +48,14 @@ _RESULTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceLimits:
-    """Bytes of a segment; calls of one identity that may wait for a compile; segments that are remembered, their bytes, and
-    for how many seconds tiers keep them; specializations in one look-up and segments in one warm set; bytes of an answer to
-    either; seconds after which a policy is read again; milliseconds that a caller over its quota is asked to wait."""
-
-    segment: int = 8 << 20
-    waiting: int = 256
-    remembered: int = 4096
-    remembered_bytes: int = 64 << 20
-    segment_life: float = 30 * 24 * 3600.0
-    batch: int = 1024
-    warm_bytes: int = 64 << 20
-    policy_age: float = 5.0
-    retry_ms: int = 1000
-
-
-class _Remembered(OrderedDict[Any, Any]):
-    """The last few things, by key; of bytes, not more than so many."""
-
-    def __init__(self, limit: int, size: int = 0) -> None:
-        super().__init__()
-        self._limit = limit
-        self._left = size
-
-    def keep(self, key: Any, value: Any) -> None:
-        sized = isinstance(value, bytes)
-        if sized:
-            self._left += len(self.get(key, b"")) - len(value)
-        self[key] = value
-        self.move_to_end(key)
-        while len(self) > self._limit or (sized and self._left < 0 and len(self) > 1):
-            _, dropped = self.popitem(last=False)
-            self._left += len(dropped) if sized else 0
-
-
 class FarmService(farm_pb2_grpc.CompileFarmServicer):
     """See farm.proto. Belongs to one event loop; tiers are asked on threads."""
 
     def __init__(
         self,
         queue: JobQueue,
-        tiers: Tiers,
+        library: Library,
         identities: Identities,
-        negatives: Negatives,
-        policies: Policies,
         limits: ServiceLimits,
         maker: Maker | None,
     ) -> None:
@@ -107,23 +63,19 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         self.draining = False
         self.counts: Counter[str] = Counter()
         self._queue = queue
-        self._tiers = tiers
+        self._library = library
+        self._tiers = library.tiers
         self._identities = identities
-        self._negatives = negatives
-        self._policies = policies
-        self._policy_read: dict[str, float] = {}
-        self._differed = _Remembered(limits.remembered)  # who says so, by recipe
         self._engine = ENGINE.digest
-        self._segments = _Remembered(self.limits.remembered, self.limits.remembered_bytes)
         self._waiting: Counter[str] = Counter()
-        self._runtimes = _Remembered(limits.remembered)  # when they last called
+        self._runtimes = Remembered(limits.remembered)  # when they last called
         self._made = maker
 
     # ---- RPCs
 
     async def GetCapabilities(self, request: Any, context: Any) -> farm_pb2.GetCapabilitiesResponse:  # noqa: N802
         identity = await self._enter(context)
-        await self._policy(identity.namespace)
+        await self._library.policy(identity.namespace)
         return farm_pb2.GetCapabilitiesResponse(
             namespace=identity.namespace,
             abi_min=ARTIFACT_ABI,
@@ -133,7 +85,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             version=__version__,
             max_segment=self.limits.segment,
             load=self._load(),
-            policy=self._policies.envelope(identity.namespace),
+            policy=self._library.policies.envelope(identity.namespace),
             activity=self._activity(),
         )
 
@@ -149,8 +101,8 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             return
         specialization = Specialization(identity.namespace, request.segment, request.shape_class, request.target).digest
         place = Place(identity.namespace, request.segment, specialization)
-        policy = await self._policy(identity.namespace)
-        found = await self._look(place, policy, request.own_engine)
+        policy = await self._library.policy(identity.namespace)
+        found = await self._library.look(place, policy, request.own_engine)
         if found is not None:
             self.counts["hits"] += 1
             yield self._result(farm_pb2.CompileResponse.RESULT_ARTIFACT, artifact=_artifact(found))
@@ -162,7 +114,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         if not policy.allows(specialization, self._engine):
             yield self._result(farm_pb2.CompileResponse.RESULT_REFUSED, log="revoked by the policy")
             return
-        negative = await asyncio.to_thread(self._negatives.find, place)
+        negative = await asyncio.to_thread(self._library.negatives.find, place)
         if negative is not None:
             self.counts["negative"] += 1
             yield self._result(_RESULTS[negative.outcome], refused=negative.refused, log=negative.log)
@@ -172,7 +124,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             await self._demand(context, is_segment, "program: not the segment it is said to be")
             wrong = await asyncio.to_thread(_wrong_with, request.program, request.shape_class)
             await self._demand(context, not wrong, wrong)
-        program = request.program or await asyncio.to_thread(self._known_segment, place)
+        program = request.program or await self._library.segment(place)
         if not program:
             yield self._result(farm_pb2.CompileResponse.RESULT_NEED_SEGMENT)
             return
@@ -200,7 +152,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             self._waiting[identity.name] -= 1
         if reply.outcome == artifact_pb2.CompileResult.OUTCOME_ARTIFACT:
             if request.program:
-                await asyncio.to_thread(self._keep_segment, place, program)
+                await self._library.keep_segment(place, program)
             made = farm_pb2.CachedArtifact(
                 specialization=specialization, engine=self._engine, envelope=reply.envelope, checked=False
             )
@@ -215,12 +167,14 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         places = list(dict.fromkeys(Place(identity.namespace, w.segment, w.specialization) for w in request.wanted))
         await self._demand(context, all(map(_is_place, places)), "wanted: digests of 32 bytes")
 
-        policy = await self._policy(identity.namespace)
+        policy = await self._library.policy(identity.namespace)
 
         answer, left = farm_pb2.LookupResponse(load=self._load()), self.limits.warm_bytes
         for place in places:
             # Beyond the first, each on a thread: a signature is checked for each, and others want to be served.
-            found = await (self._look(place, policy) if len(places) == 1 else self._look_aside(place, policy))
+            found = await (
+                self._library.look(place, policy) if len(places) == 1 else self._library.look_aside(place, policy)
+            )
             if found is not None and len(found.envelope) <= left:
                 left -= len(found.envelope)
                 answer.found.append(_artifact(found))
@@ -234,14 +188,14 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
         if request.abi != ARTIFACT_ABI:
             return
         message = farm_pb2.WarmSetResponse(load=self._load())
-        policy = await self._policy(identity.namespace)
+        policy = await self._library.policy(identity.namespace)
         for segment in request.segments:
             recent = await asyncio.to_thread(self._tiers.recent, identity.namespace, segment, request.target)
             for specialization in recent:
                 if specialization in known:
                     continue
                 place = Place(identity.namespace, segment, specialization)
-                found = await self._look_aside(place, policy)
+                found = await self._library.look_aside(place, policy)
                 if found is None or found.entry.target != request.target:
                     continue
                 left -= len(found.envelope)
@@ -262,10 +216,11 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
             if not _is_place(place) or len(seen.engine) != _DIGEST:
                 continue
             if seen.comparison == farm_pb2.ReportRequest.Seen.COMPARISON_DIFFERED:
-                await self._disagreed(identity, place, seen.engine)
+                self.counts["differed"] += 1
+                await self._library.disagreed(identity.name, place, seen.engine)
             else:
                 agreed = seen.comparison == farm_pb2.ReportRequest.Seen.COMPARISON_AGREED
-                await asyncio.to_thread(self._in_use, place, seen.engine, agreed)
+                await self._library.in_use(place, seen.engine, agreed)
         return farm_pb2.ReportResponse(load=self._load())
 
     async def Inspect(self, request: Any, context: Any) -> AsyncIterator[farm_pb2.InspectResponse]:  # noqa: N802
@@ -300,76 +255,9 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                 and (not request.made_before or entry.made < request.made_before)
             )
 
-        def purge() -> int:
-            meant = [found for found in self._tiers.everything(identity.namespace) if is_meant(*found)]
-            for place, entry in meant:
-                self._tiers.drop(place, entry.engine)
-                self._negatives.forget(place)
-            return len(meant)
-
-        count = await asyncio.to_thread(purge)
+        count = await self._library.purge(identity.namespace, is_meant)
         write("cache.purge", identity=identity.name, entries=count, request=_request_id(context))
         return farm_pb2.PurgeResponse(entries=count)
-
-    # ---- what is known
-
-    async def _look(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
-        """The code that the policy takes first. What is in memory needs no thread."""
-        found = self._find(place, policy, own, near=True)
-        return found or await self._look_aside(place, policy, own)
-
-    async def _look_aside(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
-        return await asyncio.to_thread(self._find, place, policy, own)
-
-    def _find(self, place: Place, policy: Policy, own: bool, near: bool = False) -> Found | None:
-
-        def accepts(entry: Entry) -> bool:
-            if own and entry.engine != self._engine:
-                return False
-            return policy.allows(place.specialization, entry.engine, entry.digest)
-
-        return self._tiers.find(place, accepts, lambda entry: policy.rank(entry.engine), near)
-
-    async def _policy(self, namespace: str) -> Policy:
-        """The newest policy, read again when it is some seconds old."""
-        now = time.monotonic()
-        if now - self._policy_read.get(namespace, float("-inf")) > self.limits.policy_age:
-            self._policy_read[namespace] = now
-            if await asyncio.to_thread(self._policies.read, namespace):
-                write("policy", namespace=namespace, serial=self._policies.latest(namespace).serial)
-        return self._policies.latest(namespace)
-
-    def _known_segment(self, place: Place) -> bytes | None:
-        known: bytes | None = self._segments.get((place.namespace, place.segment))
-        if known is None:
-            kept = self._tiers.value(place.namespace, Kind.SEGMENT, place.segment)
-            if kept is not None and hashlib.sha256(kept).digest() == place.segment:
-                known = kept
-        return known
-
-    def _keep_segment(self, place: Place, program: bytes) -> None:
-        name = place.namespace, place.segment
-        if name not in self._segments:
-            self._segments.keep(name, program)
-            self._tiers.keep(place.namespace, Kind.SEGMENT, place.segment, program, self.limits.segment_life)
-
-    def _in_use(self, place: Place, engine: bytes, agreed: bool) -> None:
-        """A runtime uses this: it lives on, and is known to agree with the interpreter if somebody has compared it."""
-        found = self._tiers.find(place, lambda entry: entry.engine == engine)
-        if found is not None:
-            self._tiers.renew(replace(found, entry=found.entry.agreed()) if agreed else found)
-
-    async def _disagreed(self, identity: Identity, place: Place, engine: bytes) -> None:
-        """A runtime's comparison found a difference. One host's word takes nothing from the others; that of two does."""
-        recipe = Recipe(place.specialization, engine).digest
-        witnesses = self._differed.get(recipe, frozenset()) | {identity.name}
-        self._differed.keep(recipe, witnesses)
-        self.counts["differed"] += 1
-        write("compare.differed", identity=identity.name, block=place.specialization.hex(), witnesses=len(witnesses))
-        if len(witnesses) >= _WITNESSES:
-            await asyncio.to_thread(self._tiers.drop, place, engine)
-            await asyncio.to_thread(self._negatives.quarantine, place, engine)
-            write("recipe.quarantined", block=place.specialization.hex(), engine=engine.hex())
 
     def _activity(self) -> farm_pb2.Activity:
         now = time.monotonic()

@@ -22,9 +22,9 @@ from google.protobuf.message import DecodeError
 from hotblock.errors import HotblockError
 from hotblock.isa.segment import Segment
 from hotblock.shapes.classes import ShapeClass
+from hotblock_farm.compiler.pipeline import compile_segment
 from hotblock_farm.errors import FarmError, RefusedError
 from hotblock_farm.frames import framed, read_frame
-from hotblock_farm.pipeline import compile_segment
 from hotblock_proto.v1 import artifact_pb2 as pb
 
 __all__ = ["answer", "main"]

@@ -48,8 +48,8 @@ from hotblock_cache.memory import MemoryTier
 from hotblock_cache.redis import RedisSettings, RedisTier
 from hotblock_cache.store import Place
 from hotblock_cache.tiers import Layer, Tiers
+from hotblock_farm.jobs import QueueSettings, RedisQueue, RedisWorker
 from hotblock_farm.maker import Work
-from hotblock_farm.redis_queue import QueueSettings, RedisQueue, RedisWorker
 from hotblock_proto.v1 import artifact_pb2, farm_pb2, farm_pb2_grpc
 
 ROWS = []

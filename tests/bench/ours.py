@@ -163,7 +163,7 @@ def unfused():
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from support.native import InProcess
 
-    from hotblock_farm import fuse
+    from hotblock_farm.compiler import fuse
 
     class Apart(InProcess):
         def submit(self, job):

@@ -12,13 +12,13 @@ from hotblock.isa import parse
 from hotblock.isa.segment import Segment
 from hotblock.semantics import dtype_of
 from hotblock.shapes.classes import LayoutClass, ShapeClass, TensorClass
-from hotblock_farm import toolchain
-from hotblock_farm.codegen.ir import Module
-from hotblock_farm.codegen.target import TARGETS, target_named
+from hotblock_farm.compiler import toolchain
+from hotblock_farm.compiler.codegen.ir import Module
+from hotblock_farm.compiler.codegen.target import TARGETS, target_named
+from hotblock_farm.compiler.fuse import GroupKind
+from hotblock_farm.compiler.image import flatten
+from hotblock_farm.compiler.pipeline import Stages, compile_segment, lower
 from hotblock_farm.errors import CompileError, FarmError, RefusedError
-from hotblock_farm.fuse import GroupKind
-from hotblock_farm.image import flatten
-from hotblock_farm.pipeline import Stages, compile_segment, lower
 from pure.test_segments import decoder_arguments, decoder_layer, segments_of
 
 V4 = target_named("cpu:x86-64-v4")

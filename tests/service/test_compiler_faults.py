@@ -271,8 +271,8 @@ def test_a_stranger_s_signature_and_another_version_s_code_are_not_used() -> Non
 def test_wrong_code_is_found_by_the_comparison(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotblock_farm.codegen import expression
-    from hotblock_farm.graph import Op
+    from hotblock_farm.compiler.codegen import expression
+    from hotblock_farm.compiler.graph import Op
 
     monkeypatch.setitem(expression._FLOAT_BINARY, Op.ADD, "fsub")
     with caplog.at_level(logging.WARNING, "hotblock.jit"), hb.Runtime(compiler=InProcess(), hot_threshold=1) as rt:

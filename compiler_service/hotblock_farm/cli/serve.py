@@ -17,11 +17,11 @@ from hotblock.jit.farm.admin import FarmAdmin
 from hotblock_cache.errors import CacheError
 from hotblock_cache.redis import RedisSettings
 from hotblock_farm.errors import FarmError
+from hotblock_farm.jobs import QueueSettings
 from hotblock_farm.journal import journal
+from hotblock_farm.library import ServiceLimits
 from hotblock_farm.negatives import NegativeSettings
-from hotblock_farm.redis_queue import QueueSettings
 from hotblock_farm.server import Role, ServerSettings, Tls, serve
-from hotblock_farm.service import ServiceLimits
 from hotblock_farm.supervisor import WorkerSettings
 
 __all__ = ["serve_", "status"]

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-from hotblock_farm.codegen.target import Target
+from hotblock_farm.compiler.codegen.target import Target
 from hotblock_farm.errors import CompileError
 
 __all__ = ["assemble", "compile_object", "data_layout"]

@@ -11,18 +11,18 @@ from typing import Final
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.classes import TensorClass
 from hotblock.shapes.dims import Extent
-from hotblock_farm.codegen.attention import AttentionKernel
-from hotblock_farm.codegen.columns import ColumnKernel
-from hotblock_farm.codegen.contraction import ContractionKernel, Tiles, pack_function
-from hotblock_farm.codegen.expression import apply
-from hotblock_farm.codegen.ir import Emitter, Module, Value
-from hotblock_farm.codegen.kernel import Need, Wanted
-from hotblock_farm.codegen.loops import LoopKernel
-from hotblock_farm.codegen.target import Target
-from hotblock_farm.fuse import Group, GroupKind
-from hotblock_farm.graph import Op
-from hotblock_farm.memory import locate
-from hotblock_farm.plan import HEADER, Plan, Space, Stage
+from hotblock_farm.compiler.codegen.attention import AttentionKernel
+from hotblock_farm.compiler.codegen.columns import ColumnKernel
+from hotblock_farm.compiler.codegen.contraction import ContractionKernel, Tiles, pack_function
+from hotblock_farm.compiler.codegen.expression import apply
+from hotblock_farm.compiler.codegen.ir import Emitter, Module, Value
+from hotblock_farm.compiler.codegen.kernel import Need, Wanted
+from hotblock_farm.compiler.codegen.loops import LoopKernel
+from hotblock_farm.compiler.codegen.target import Target
+from hotblock_farm.compiler.fuse import Group, GroupKind
+from hotblock_farm.compiler.graph import Op
+from hotblock_farm.compiler.memory import locate
+from hotblock_farm.compiler.plan import HEADER, Plan, Space, Stage
 
 __all__ = ["Packing", "Program", "write_program"]
 

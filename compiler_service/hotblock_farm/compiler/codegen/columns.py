@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hotblock.shapes.dims import product
-from hotblock_farm.codegen.ir import Module, Value
-from hotblock_farm.codegen.loops import LoopKernel
-from hotblock_farm.fuse import Group
-from hotblock_farm.plan import Plan, Stage
+from hotblock_farm.compiler.codegen.ir import Module, Value
+from hotblock_farm.compiler.codegen.loops import LoopKernel
+from hotblock_farm.compiler.fuse import Group
+from hotblock_farm.compiler.plan import Plan, Stage
 
 __all__ = ["ColumnKernel"]
 

@@ -1,4 +1,4 @@
-"""`python -m hotblock_farm.lower STAGE`: a CompileJob on standard input, what a stage makes of it on standard output."""
+"""`python -m hotblock_farm.compiler.lower STAGE`: a CompileJob on standard input, what a stage makes of it on the output."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hotblock.errors import HotblockError
 from hotblock.isa.segment import Segment
 from hotblock.shapes.classes import ShapeClass
 from hotblock.stages import Stage
-from hotblock_farm.codegen.target import target_named
+from hotblock_farm.compiler.codegen.target import target_named
+from hotblock_farm.compiler.pipeline import lower, show
 from hotblock_farm.errors import FarmError
-from hotblock_farm.pipeline import lower, show
 from hotblock_proto.v1 import artifact_pb2 as pb
 
 __all__ = ["main"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hotblock_farm.codegen.ir import Value
-from hotblock_farm.codegen.math_ops import MathOps, horner
+from hotblock_farm.compiler.codegen.ir import Value
+from hotblock_farm.compiler.codegen.math_ops import MathOps, horner
 
 __all__ = ["cos32", "cos64", "sin32", "sin64"]
 

@@ -14,9 +14,9 @@ from enum import Enum
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.classes import LayoutClass, ShapeClass, TensorClass
 from hotblock.shapes.dims import Extent, floordiv, product
-from hotblock_farm.fuse import Fusion, Group, GroupKind, aligned, read_space, resolve_views
-from hotblock_farm.graph import Graph, Node, Op
-from hotblock_farm.memory import locate, stored_row, stored_size
+from hotblock_farm.compiler.fuse import Fusion, Group, GroupKind, aligned, read_space, resolve_views
+from hotblock_farm.compiler.graph import Graph, Node, Op
+from hotblock_farm.compiler.memory import locate, stored_row, stored_size
 
 __all__ = [
     "HEADER",

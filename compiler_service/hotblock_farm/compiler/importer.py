@@ -17,10 +17,10 @@ from hotblock.shapes.classes import Analysis, ShapeClass
 from hotblock.shapes.dims import Extent, minimum
 from hotblock.shapes.promotion import promote_values
 from hotblock.shapes.types import ScalarKind, ScalarType, TensorType, ValueType
-from hotblock_farm.builder import GraphBuilder, Shape
+from hotblock_farm.compiler.builder import GraphBuilder, Shape
+from hotblock_farm.compiler.graph import Graph, Op, ViewMap
+from hotblock_farm.compiler.memory import locate, reshaped
 from hotblock_farm.errors import RefusedError
-from hotblock_farm.graph import Graph, Op, ViewMap
-from hotblock_farm.memory import locate, reshaped
 
 __all__ = ["build_graph"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from hotblock.isa.dtypes import DType, DTypeKind
-from hotblock_farm.codegen.ir import Emitter, Value, suffix
-from hotblock_farm.codegen.math import MATH_FUNCTIONS, MathOps
-from hotblock_farm.graph import Op
+from hotblock_farm.compiler.codegen.ir import Emitter, Value, suffix
+from hotblock_farm.compiler.codegen.math import MATH_FUNCTIONS, MathOps
+from hotblock_farm.compiler.graph import Op
 
 __all__ = ["ELEMENTS", "MEMORY", "apply", "convert", "from_memory", "to_memory"]
 

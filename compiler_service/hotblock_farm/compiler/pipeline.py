@@ -17,16 +17,16 @@ from hotblock.shapes.guards import EXTENT_MAGIC, write_extent
 from hotblock.shapes.types import ScalarType, TensorType
 from hotblock.stages import Stage
 from hotblock_cache.keys import Specialization
-from hotblock_farm import toolchain
-from hotblock_farm.codegen.program import Program, write_program
-from hotblock_farm.codegen.target import Target, target_named
+from hotblock_farm.compiler import toolchain
+from hotblock_farm.compiler.codegen.program import Program, write_program
+from hotblock_farm.compiler.codegen.target import Target, target_named
+from hotblock_farm.compiler.fuse import Fusion, fuse
+from hotblock_farm.compiler.graph import Graph
+from hotblock_farm.compiler.image import Image, flatten
+from hotblock_farm.compiler.importer import build_graph
+from hotblock_farm.compiler.plan import Plan, make_plan
 from hotblock_farm.engine import ARTIFACT_ABI, ENGINE
 from hotblock_farm.errors import FarmError, RefusedError
-from hotblock_farm.fuse import Fusion, fuse
-from hotblock_farm.graph import Graph
-from hotblock_farm.image import Image, flatten
-from hotblock_farm.importer import build_graph
-from hotblock_farm.plan import Plan, make_plan
 from hotblock_proto.v1 import artifact_pb2 as pb
 
 __all__ = ["Stages", "compile_segment", "lower", "show"]

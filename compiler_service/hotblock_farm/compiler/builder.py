@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.dims import Extent, product
+from hotblock_farm.compiler.graph import COMPARISONS, Graph, Op, ViewMap
 from hotblock_farm.errors import RefusedError
-from hotblock_farm.graph import COMPARISONS, Graph, Op, ViewMap
 
 __all__ = ["GraphBuilder", "Shape"]
 

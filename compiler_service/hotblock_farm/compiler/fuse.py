@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Final
 
 from hotblock.shapes.dims import Extent
+from hotblock_farm.compiler.graph import Graph, Node, Op, ViewMap
 from hotblock_farm.errors import RefusedError
-from hotblock_farm.graph import Graph, Node, Op, ViewMap
 
 __all__ = ["AxisMap", "Fusion", "Group", "GroupKind", "aligned", "fuse", "read_space", "resolve_views"]
 

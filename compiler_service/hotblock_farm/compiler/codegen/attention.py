@@ -11,15 +11,15 @@ import math
 
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.dims import Extent
-from hotblock_farm.codegen.contraction import Tiles, pack_panels
-from hotblock_farm.codegen.ir import Emitter, Module, Value
-from hotblock_farm.codegen.kernel import Kernel
-from hotblock_farm.codegen.math import exp32
-from hotblock_farm.codegen.math_ops import MathOps
-from hotblock_farm.codegen.target import Target
-from hotblock_farm.fuse import Group
-from hotblock_farm.memory import stored_strides
-from hotblock_farm.plan import ATTENTION_ROWS, Plan, Stage
+from hotblock_farm.compiler.codegen.contraction import Tiles, pack_panels
+from hotblock_farm.compiler.codegen.ir import Emitter, Module, Value
+from hotblock_farm.compiler.codegen.kernel import Kernel
+from hotblock_farm.compiler.codegen.math import exp32
+from hotblock_farm.compiler.codegen.math_ops import MathOps
+from hotblock_farm.compiler.codegen.target import Target
+from hotblock_farm.compiler.fuse import Group
+from hotblock_farm.compiler.memory import stored_strides
+from hotblock_farm.compiler.plan import ATTENTION_ROWS, Plan, Stage
 
 __all__ = ["AttentionKernel"]
 

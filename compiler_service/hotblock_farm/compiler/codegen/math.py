@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hotblock_farm.codegen.ir import Value
-from hotblock_farm.codegen.math_ops import MathOps, horner
-from hotblock_farm.codegen.trigonometry import cos32, cos64, sin32, sin64
-from hotblock_farm.graph import Op
+from hotblock_farm.compiler.codegen.ir import Value
+from hotblock_farm.compiler.codegen.math_ops import MathOps, horner
+from hotblock_farm.compiler.codegen.trigonometry import cos32, cos64, sin32, sin64
+from hotblock_farm.compiler.graph import Op
 
 __all__ = ["MATH_FUNCTIONS", "MathOps"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from hotblock_farm.codegen.ir import Emitter, Value, float_text, type_text
+from hotblock_farm.compiler.codegen.ir import Emitter, Value, float_text, type_text
 
 __all__ = ["MathOps", "horner"]
 

@@ -13,13 +13,13 @@ from typing import Final
 
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.dims import Extent, product
-from hotblock_farm.codegen.expression import ELEMENTS, MEMORY, apply, from_memory, to_memory
-from hotblock_farm.codegen.ir import Module, Value
-from hotblock_farm.codegen.kernel import Kernel
-from hotblock_farm.fuse import AxisMap, Group, resolve_views
-from hotblock_farm.graph import MATH, Node, Op
-from hotblock_farm.memory import stored_strides
-from hotblock_farm.plan import Plan, Stage, operand_axes, reads
+from hotblock_farm.compiler.codegen.expression import ELEMENTS, MEMORY, apply, from_memory, to_memory
+from hotblock_farm.compiler.codegen.ir import Module, Value
+from hotblock_farm.compiler.codegen.kernel import Kernel
+from hotblock_farm.compiler.fuse import AxisMap, Group, resolve_views
+from hotblock_farm.compiler.graph import MATH, Node, Op
+from hotblock_farm.compiler.memory import stored_strides
+from hotblock_farm.compiler.plan import Plan, Stage, operand_axes, reads
 
 __all__ = ["LoopKernel"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hotblock.shapes.classes import LayoutClass, ShapeClass, TensorClass
 from hotblock.shapes.dims import Dim, Extent, exact_quotient, symbol
-from hotblock_farm.graph import Graph, Node, Op, ViewMap
+from hotblock_farm.compiler.graph import Graph, Node, Op, ViewMap
 
 __all__ = [
     "Location",

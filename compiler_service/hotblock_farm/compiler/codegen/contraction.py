@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.dims import Extent
-from hotblock_farm.codegen.expression import ELEMENTS
-from hotblock_farm.codegen.ir import Emitter, Module, Value
-from hotblock_farm.codegen.kernel import Wanted
-from hotblock_farm.codegen.loops import LoopKernel
-from hotblock_farm.codegen.target import Target
-from hotblock_farm.fuse import Group
-from hotblock_farm.graph import Op
-from hotblock_farm.plan import Plan, Stage, needs_packing
+from hotblock_farm.compiler.codegen.expression import ELEMENTS
+from hotblock_farm.compiler.codegen.ir import Emitter, Module, Value
+from hotblock_farm.compiler.codegen.kernel import Wanted
+from hotblock_farm.compiler.codegen.loops import LoopKernel
+from hotblock_farm.compiler.codegen.target import Target
+from hotblock_farm.compiler.fuse import Group
+from hotblock_farm.compiler.graph import Op
+from hotblock_farm.compiler.plan import Plan, Stage, needs_packing
 
 __all__ = ["ContractionKernel", "Tiles", "pack_function", "pack_panels"]
 

@@ -12,12 +12,12 @@ from enum import Enum
 
 from hotblock.isa.dtypes import DType
 from hotblock.shapes.dims import Extent
-from hotblock_farm.codegen.expression import ELEMENTS, apply
-from hotblock_farm.codegen.ir import Emitter, Module, Value
-from hotblock_farm.fuse import Group
-from hotblock_farm.graph import Node, Op
-from hotblock_farm.memory import Location, locate, stored_row
-from hotblock_farm.plan import Plan, Space, Stage
+from hotblock_farm.compiler.codegen.expression import ELEMENTS, apply
+from hotblock_farm.compiler.codegen.ir import Emitter, Module, Value
+from hotblock_farm.compiler.fuse import Group
+from hotblock_farm.compiler.graph import Node, Op
+from hotblock_farm.compiler.memory import Location, locate, stored_row
+from hotblock_farm.compiler.plan import Plan, Space, Stage
 
 __all__ = ["Kernel", "Need", "Wanted"]
 
