@@ -20,7 +20,7 @@ from support.venvs import runtime_venv
 
 import hotblock as hb
 from hotblock_farm.embedded import Embedded
-from hotblock_farm.household import HouseholdSettings
+from hotblock_farm.household import Household, HouseholdSettings
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
@@ -227,3 +227,6 @@ def test_a_long_home_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with hb.Runtime(hot_threshold=1) as runtime:
         assert compiled(runtime)
     assert gone(home, 10)
+    household = Household(HouseholdSettings.from_environment())
+    assert tmp_path not in household.folder.parents  # too long for a socket
+    shutil.rmtree(household.folder)
