@@ -40,6 +40,12 @@ _MESSAGE: Final = 1 << 20
 _PRESENT: Final = 120.0
 """Seconds after which a runtime that has not called is taken to be gone; each calls twice a minute."""
 
+_PRIORITIES: Final = {
+    farm_pb2.CompileRequest.PRIORITY_URGENT: 0,
+    farm_pb2.CompileRequest.PRIORITY_UNSPECIFIED: 1,
+    farm_pb2.CompileRequest.PRIORITY_AHEAD: 2,
+}
+
 _RESULTS: Final = {
     artifact_pb2.CompileResult.OUTCOME_REFUSED: farm_pb2.CompileResponse.RESULT_REFUSED,
     artifact_pb2.CompileResult.OUTCOME_FAILED: farm_pb2.CompileResponse.RESULT_FAILED,
@@ -143,6 +149,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                 segment=program,
                 shape_class=request.shape_class,
                 target=request.target,
+                priority=_PRIORITIES.get(request.priority, 1),
             )
             try:
                 reply = await self._queue.run(Work(place, job, _request_id(context)))
@@ -239,6 +246,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
                     checked=entry.checked,
                     shape_class=entry.shape_class,
                     made=entry.made,
+                    load=self._load(),
                 )
 
     async def Purge(self, request: Any, context: Any) -> farm_pb2.PurgeResponse:  # noqa: N802
@@ -257,7 +265,7 @@ class FarmService(farm_pb2_grpc.CompileFarmServicer):
 
         count = await self._library.purge(identity.namespace, is_meant)
         write("cache.purge", identity=identity.name, entries=count, request=_request_id(context))
-        return farm_pb2.PurgeResponse(entries=count)
+        return farm_pb2.PurgeResponse(entries=count, load=self._load())
 
     def _activity(self) -> farm_pb2.Activity:
         now = time.monotonic()

@@ -163,7 +163,8 @@ class Supervisor:
                 if len(self._workers) >= self._settings.workers:
                     return
                 idle = self._spawn()
-            job = self._jobs.popleft()
+            job = min(self._jobs, key=lambda job: job.priority)  # the first of the most urgent
+            self._jobs.remove(job)
             idle.job, idle.begun = job, False
             idle.began, idle.processor = time.monotonic(), idle.used()
             idle.unsent += framed(job.SerializeToString())

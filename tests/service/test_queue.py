@@ -268,3 +268,37 @@ def test_nonsense_in_a_stream_stops_no_worker(stack: ExitStack, keys: KeyPair, t
     assert fleet.answers(request_for(chain, X), clients=1)[0].result == pb.CompileResponse.RESULT_ARTIFACT
     assert sum(map(client.xlen, streams)) == 0
     client.close()
+
+
+@pytest.mark.requirement("F9")
+@pytest.mark.parametrize("shared", [True, False], ids=["on Redis", "in process"])
+def test_what_is_urgent_comes_first(stack: ExitStack, keys: KeyPair, tmp_path: Path, shared: bool) -> None:
+    arguments = stack.enter_context(worker("in_order", SLOW.replace("time.sleep(4)", "time.sleep(1)")))
+    if shared:
+        arguments += ["--redis", stack.enter_context(Valkey(tmp_path / "valkey")).url]
+    farm = stack.enter_context(Farm(keys, tmp_path / "farm", arguments))
+    ordinary, urgent = pb.CompileRequest.PRIORITY_UNSPECIFIED, pb.CompileRequest.PRIORITY_URGENT
+    order: list[int] = []
+
+    async def run() -> None:
+        async with grpc.aio.insecure_channel(farm.address) as channel:
+            stub = farm_pb2_grpc.CompileFarmStub(channel)  # type: ignore[no-untyped-call]
+
+            async def ask(number: int, priority: Any) -> None:
+                request = request_for(chain, np.ones((3,) * (number + 1), np.float32))
+                request.priority = priority
+                answer = await last(stub.Compile(request))
+                assert answer.result == pb.CompileResponse.RESULT_ARTIFACT
+                order.append(number)
+
+            calls = [asyncio.ensure_future(ask(0, ordinary))]
+            while not farm.events("compile.start"):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # the worker is busy with it
+            for number, priority in ((1, pb.CompileRequest.PRIORITY_AHEAD), (2, ordinary), (3, urgent)):
+                calls.append(asyncio.ensure_future(ask(number, priority)))
+                await asyncio.sleep(0.05)
+            await asyncio.gather(*calls)
+
+    asyncio.run(run())
+    assert order == [0, 3, 2, 1]

@@ -26,8 +26,9 @@ __all__ = ["precompile"]
     "--from-profile", type=click.Path(path_type=Path), help="A bundle (`hotblock cache export`) of what is used."
 )
 @click.option("--target", "targets", multiple=True, help="Compile for this target, too [those of the profile].")
+@click.option("--urgent", is_flag=True, help="Before what runtimes ask for; else after it.")
 @json_option
-def precompile(url: str, from_profile: Path | None, targets: tuple[str, ...], as_json: bool) -> None:
+def precompile(url: str, from_profile: Path | None, targets: tuple[str, ...], urgent: bool, as_json: bool) -> None:
     """Have the farm at URL compile, with its own engine, what the profile names, or what its cache has of other engines.
 
     Before a new version is promoted: start one farm of it, precompile, promote.
@@ -55,7 +56,12 @@ def precompile(url: str, from_profile: Path | None, targets: tuple[str, ...], as
                 results["without a shape class"] += 1
                 continue
             request = farm_pb2.CompileRequest(
-                segment=segment, shape_class=shape_class, target=target, abi=ARTIFACT_ABI, own_engine=True
+                segment=segment,
+                shape_class=shape_class,
+                target=target,
+                abi=ARTIFACT_ABI,
+                own_engine=True,
+                priority=farm_pb2.CompileRequest.PRIORITY_URGENT if urgent else farm_pb2.CompileRequest.PRIORITY_AHEAD,
             )
             answer = admin.compile(request)
             if answer.result == farm_pb2.CompileResponse.RESULT_NEED_SEGMENT and program:

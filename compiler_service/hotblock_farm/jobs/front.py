@@ -99,7 +99,7 @@ class RedisQueue:
                     _ENQUEUE,
                     2,
                     job_key(recipe),
-                    STREAMS[1],
+                    STREAMS[work.job.priority],
                     round(1000 * self._settings.patience),
                     self._settings.longest,
                     *entry_of(work),
@@ -116,15 +116,15 @@ class RedisQueue:
         finally:
             self._waiting.pop(recipe, None)
             if not future.done():
-                self._leave(recipe)
+                self._leave(work)
 
-    def _leave(self, recipe: bytes) -> None:
+    def _leave(self, work: Work) -> None:
         """Take a job that nobody here waits for out of the queue, unless a worker has it. Fronts that still wait for it put
         it back."""
 
         async def leave() -> None:
             with contextlib.suppress(*LOST):
-                await self._client.eval(_LEAVE, 2, job_key(recipe), STREAMS[1], GROUP)
+                await self._client.eval(_LEAVE, 2, job_key(work.recipe), STREAMS[work.job.priority], GROUP)
 
         task = asyncio.create_task(leave())
         self._leaving.add(task)

@@ -271,6 +271,7 @@ class CompileJob(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     SHAPE_CLASS_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     namespace: _builtins.str
@@ -279,6 +280,8 @@ class CompileJob(_message.Message):
     shape_class: _builtins.bytes
     """canonical bytes"""
     target: _builtins.str
+    priority: _builtins.int
+    """0 comes first"""
     cancel: _builtins.bool
     """give up the job `id`; it is answered as crashed"""
     def __init__(
@@ -289,11 +292,12 @@ class CompileJob(_message.Message):
         segment: _builtins.bytes = ...,
         shape_class: _builtins.bytes = ...,
         target: _builtins.str = ...,
+        priority: _builtins.int = ...,
         cancel: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "id", b"id", "namespace", b"namespace", "segment", b"segment", "shape_class", b"shape_class", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "id", b"id", "namespace", b"namespace", "priority", b"priority", "segment", b"segment", "shape_class", b"shape_class", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

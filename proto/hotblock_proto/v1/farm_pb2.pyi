@@ -274,12 +274,34 @@ Global___Policy: _TypeAlias = Policy  # noqa: Y015
 class CompileRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Priority:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CompileRequest._Priority.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        PRIORITY_UNSPECIFIED: CompileRequest._Priority.ValueType  # 0
+        """a runtime's, which interprets meanwhile"""
+        PRIORITY_URGENT: CompileRequest._Priority.ValueType  # 1
+        """before those"""
+        PRIORITY_AHEAD: CompileRequest._Priority.ValueType  # 2
+        """after them: nobody needs it yet"""
+
+    class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper): ...
+    PRIORITY_UNSPECIFIED: CompileRequest.Priority.ValueType  # 0
+    """a runtime's, which interprets meanwhile"""
+    PRIORITY_URGENT: CompileRequest.Priority.ValueType  # 1
+    """before those"""
+    PRIORITY_AHEAD: CompileRequest.Priority.ValueType  # 2
+    """after them: nobody needs it yet"""
+
     SEGMENT_FIELD_NUMBER: _builtins.int
     SHAPE_CLASS_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     ABI_FIELD_NUMBER: _builtins.int
     PROGRAM_FIELD_NUMBER: _builtins.int
     OWN_ENGINE_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     segment: _builtins.bytes
     """SHA-256 of the segment's canonical bytes"""
     shape_class: _builtins.bytes
@@ -291,6 +313,7 @@ class CompileRequest(_message.Message):
     """the segment's canonical bytes; empty unless they were asked for"""
     own_engine: _builtins.bool
     """code of this farm's engine alone, so that a fleet can be made ready for it"""
+    priority: Global___CompileRequest.Priority.ValueType
     def __init__(
         self,
         *,
@@ -300,10 +323,11 @@ class CompileRequest(_message.Message):
         abi: _builtins.int = ...,
         program: _builtins.bytes = ...,
         own_engine: _builtins.bool = ...,
+        priority: Global___CompileRequest.Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi", b"abi", "own_engine", b"own_engine", "program", b"program", "segment", b"segment", "shape_class", b"shape_class", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi", b"abi", "own_engine", b"own_engine", "priority", b"priority", "program", b"program", "segment", b"segment", "shape_class", b"shape_class", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -690,6 +714,7 @@ class InspectResponse(_message.Message):
     CHECKED_FIELD_NUMBER: _builtins.int
     SHAPE_CLASS_FIELD_NUMBER: _builtins.int
     MADE_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     segment: _builtins.bytes
     specialization: _builtins.bytes
     engine: _builtins.bytes
@@ -702,6 +727,8 @@ class InspectResponse(_message.Message):
     """canonical bytes"""
     made: _builtins.int
     """seconds since 1970"""
+    @_builtins.property
+    def load(self) -> Global___Load: ...
     def __init__(
         self,
         *,
@@ -715,10 +742,11 @@ class InspectResponse(_message.Message):
         checked: _builtins.bool = ...,
         shape_class: _builtins.bytes = ...,
         made: _builtins.int = ...,
+        load: Global___Load | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "compile_ms", b"compile_ms", "digest", b"digest", "engine", b"engine", "made", b"made", "segment", b"segment", "shape_class", b"shape_class", "size", b"size", "specialization", b"specialization", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "compile_ms", b"compile_ms", "digest", b"digest", "engine", b"engine", "load", b"load", "made", b"made", "segment", b"segment", "shape_class", b"shape_class", "size", b"size", "specialization", b"specialization", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -763,15 +791,19 @@ class PurgeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     entries: _builtins.int
+    @_builtins.property
+    def load(self) -> Global___Load: ...
     def __init__(
         self,
         *,
         entries: _builtins.int = ...,
+        load: Global___Load | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "load", b"load"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
