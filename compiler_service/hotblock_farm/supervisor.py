@@ -241,6 +241,8 @@ class Supervisor:
         job = worker.job
         if job is None or reply.id != job.id:
             raise FarmError("a reply to nothing")
+        if worker.unsent:
+            raise FarmError("a reply before the job was read")
         if reply.outcome == pb.CompileResult.OUTCOME_BEGUN:
             worker.begun = True
             return

@@ -130,3 +130,23 @@ def test_what_a_worker_may_not_say_is_not_signed() -> None:
             for result in run(work, worker=module):
                 assert result.outcome == CRASHED, lie
                 assert not result.envelope
+
+
+EAGER = (
+    "import sys\nfrom hotblock_farm.frames import framed\nimport hotblock_proto.v1.artifact_pb2 as pb\n"
+    "for number in range(1, 4):\n"
+    "    sys.stdout.buffer.write(framed(pb.CompileResult(id=number, outcome=3).SerializeToString()))\n"
+    "    sys.stdout.flush()\n"
+    "import time; time.sleep(60)\n"
+)
+
+
+def test_a_worker_that_answers_what_it_has_not_read() -> None:
+    with worker("eager", EAGER) as (_, module):
+
+        async def work(pool: Pool) -> Any:
+            large = job()
+            large.segment += bytes(4 << 20)  # more than a pipe holds
+            return [await pool.compile(large) for _ in range(3)]
+
+        assert {result.outcome for result in run(work, worker=module)} == {CRASHED}
