@@ -115,6 +115,9 @@ class BundleTier:
     def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None) -> None:
         raise StoreError("a bundle is not written to", reason="read_only")
 
+    def replace(self, namespace: str, kind: Kind, name: bytes, before: bytes | None, data: bytes) -> None:
+        raise StoreError("a bundle is not written to", reason="read_only")
+
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         for place, entries in self._index.items():
             if place.namespace == namespace:

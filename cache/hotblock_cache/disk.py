@@ -100,6 +100,10 @@ class DiskTier:
         if kind in _KEPT:
             self._write(self._value(namespace, kind, name), data)
 
+    def replace(self, namespace: str, kind: Kind, name: bytes, before: bytes | None, data: bytes) -> None:
+        if self.value(namespace, kind, name) == before:
+            self.keep(namespace, kind, name, data, None)
+
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         for segment in _listed(self._namespace(namespace) / "index"):
             for specialization in _listed(segment):

@@ -100,6 +100,12 @@ class MemoryTier:
             if len(self._values) > _VALUES:
                 self._values.popitem(last=False)
 
+    def replace(self, namespace: str, kind: Kind, name: bytes, before: bytes | None, data: bytes) -> None:
+        with self._lock:
+            known = self._values.get((namespace, kind, name))
+            if (known[0] if known is not None else None) == before:
+                self._values[namespace, kind, name] = data, float("inf")
+
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         with self._lock:
             found = [(place, entry) for place, engines in self._index.items() for entry in engines.values()]

@@ -7,6 +7,7 @@ comes from. So it may be kept by anybody, and an old one that is put back change
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -82,6 +83,11 @@ class Policy:
     def opened(cls, data: bytes, verifier: Verifier, namespace: str) -> Policy:
         """The policy of a namespace in an envelope. Raises EnvelopeError for bytes that are none, SignatureError for a
         signer who is not trusted."""
+        return cls.signed(data, verifier, namespace)[0]
+
+    @classmethod
+    def signed(cls, data: bytes, verifier: Verifier, namespace: str) -> tuple[Policy, bytes]:
+        """The same, and the id of the key that has signed it."""
         inside = opened(data, verifier)
         if inside.creator != _CREATOR:
             raise EnvelopeError("not a policy", reason="not_a_policy")
@@ -104,7 +110,7 @@ class Policy:
         )
         if inside.key_id in policy.revoked_keys:
             raise EnvelopeError("a policy signed by a key that it revokes", reason="revoked")
-        return policy
+        return policy, inside.key_id
 
 
 class Policies:
@@ -116,6 +122,7 @@ class Policies:
         self._lock = threading.Lock()
         self._newest: dict[str, Policy] = {}
         self._sealed: dict[str, bytes] = {}
+        self._read_at: dict[str, float] = {}
 
     def latest(self, namespace: str) -> Policy:
         """The newest one that has been read; one that allows everything if there is none. No I/O."""
@@ -125,25 +132,42 @@ class Policies:
         """The same in its envelope, empty if there is none. No I/O."""
         return self._sealed.get(namespace, b"")
 
+    def age(self, namespace: str) -> float:
+        """Seconds since the tiers were looked into."""
+        return time.monotonic() - self._read_at.get(namespace, float("-inf"))
+
     def read(self, namespace: str) -> bool:
-        """Look into the tiers for a newer one, and see to it that all of them have the newest. Whether there was one."""
-        kept = list(self._tiers.values(namespace, Kind.POLICY))
-        found = [self.offer(namespace, data, keep=False) for data in kept]
+        """Look into the tiers for a newer one, and see to it that those that answer have the newest. Whether there was
+        one."""
+        self._read_at[namespace] = time.monotonic()
+        kept = self._tiers.answers(namespace, Kind.POLICY)
+        found = [self.offer(namespace, data, keep=False) for _, data in kept if data is not None]
         newest = self._sealed.get(namespace)
-        if newest is not None and kept != [newest] * len(self._tiers.layers):
-            self._tiers.keep(namespace, Kind.POLICY, b"", newest)
+        for layer, data in kept:
+            if newest is not None and data != newest and not self._is_newer(namespace, data):
+                # Only over what was read: somebody may have written a newer one since.
+                self._tiers.replace(layer, namespace, Kind.POLICY, b"", data, newest)
         return any(found)
+
+    def _is_newer(self, namespace: str, data: bytes | None) -> bool:
+        """Whether a policy that this process does not take is one of after: signed by a key that it does not know yet."""
+        if data is None:
+            return False
+        try:
+            return Policy.opened(data, self._verifier(), namespace).serial > self.latest(namespace).serial
+        except CacheError:
+            return True
 
     def offer(self, namespace: str, data: bytes, keep: bool = True) -> bool:
         """Take a policy that has come from somewhere, and `keep` it in the tiers, if it is newer. Whether it was. One that
         is not sound is no policy."""
         try:
-            policy = Policy.opened(data, self._verifier(), namespace)
+            policy, key = Policy.signed(data, self._verifier(), namespace)
         except CacheError:
             return False
         with self._lock:
             known = self._newest.get(namespace)
-            if known is not None and known.serial >= policy.serial:
+            if known is not None and (known.serial >= policy.serial or key in known.revoked_keys):
                 return False
             self._newest[namespace], self._sealed[namespace] = policy, data
         if keep:

@@ -36,6 +36,14 @@ _SPECIALIZATIONS: Final = 256
 """Specializations of a segment and target that the index orders by use."""
 
 
+_REPLACE: Final = """
+if (redis.call('GET', KEYS[1]) or '') == ARGV[1] then
+  redis.call('SET', KEYS[1], ARGV[2])
+end
+return 1
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
     """Seconds for a connection and for an operation; how long what is not used is kept."""
@@ -161,6 +169,10 @@ class RedisTier:
         life = round(1000 * seconds) if seconds is not None else None
         with _errors():
             self._client.set(_value(namespace, kind, name), data, px=life)
+
+    def replace(self, namespace: str, kind: Kind, name: bytes, before: bytes | None, data: bytes) -> None:
+        with _errors():
+            self._client.eval(_REPLACE, 1, _value(namespace, kind, name), before or b"", data)
 
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         with _errors():

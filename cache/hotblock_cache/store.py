@@ -147,6 +147,10 @@ class Tier(Protocol):
         """Keep a value for so many seconds, None for as long as possible. A tier may have no place for a kind."""
         ...
 
+    def replace(self, namespace: str, kind: Kind, name: bytes, before: bytes | None, data: bytes) -> None:
+        """Keep a value for as long as possible, if what is kept is still `before`."""
+        ...
+
     def everything(self, namespace: str) -> Iterator[tuple[Place, Entry]]:
         """All there is."""
         ...

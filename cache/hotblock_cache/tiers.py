@@ -127,10 +127,21 @@ class Tiers:
 
     def values(self, namespace: str, kind: Kind, name: bytes = b"") -> Iterator[bytes]:
         """What each tier keeps under a name, the nearest first."""
+        return (data for _, data in self.answers(namespace, kind, name) if data is not None)
+
+    def answers(self, namespace: str, kind: Kind, name: bytes = b"") -> list[tuple[Layer, bytes | None]]:
+        """What each tier that answers keeps under a name, None for nothing."""
+        found = []
         for layer in self.layers:
-            data = self._ask(layer, lambda tier: tier.value(namespace, kind, name))
-            if data is not None:
-                yield data
+            answer = self._ask(layer, lambda tier: (tier.value(namespace, kind, name),))
+            if answer is not None:
+                found.append((layer, answer[0]))
+        return found
+
+    def replace(self, layer: Layer, namespace: str, kind: Kind, name: bytes, before: bytes | None, data: bytes) -> None:
+        """Keep a value in one tier, if it may be written and what it has is still what it had before."""
+        if layer.writable:
+            self._ask(layer, lambda tier: tier.replace(namespace, kind, name, before, data))
 
     def keep(self, namespace: str, kind: Kind, name: bytes, data: bytes, seconds: float | None = None) -> None:
         """Keep a value in every tier that may be written."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,7 +70,6 @@ class Library:
         self.policies = policies
         self.negatives = negatives
         self._limits = limits
-        self._policy_read: dict[str, float] = {}
         self._differed = Remembered(limits.remembered)  # who says so, by recipe
         self._segments = Remembered(limits.remembered, limits.remembered_bytes)
 
@@ -94,11 +92,9 @@ class Library:
 
     async def policy(self, namespace: str) -> Policy:
         """The newest policy, read again when it is some seconds old."""
-        now = time.monotonic()
-        if now - self._policy_read.get(namespace, float("-inf")) > self._limits.policy_age:
-            self._policy_read[namespace] = now
-            if await asyncio.to_thread(self.policies.read, namespace):
-                write("policy", namespace=namespace, serial=self.policies.latest(namespace).serial)
+        stale = self.policies.age(namespace) > self._limits.policy_age
+        if stale and await asyncio.to_thread(self.policies.read, namespace):
+            write("policy", namespace=namespace, serial=self.policies.latest(namespace).serial)
         return self.policies.latest(namespace)
 
     async def segment(self, place: Place) -> bytes | None:

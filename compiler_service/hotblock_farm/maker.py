@@ -39,8 +39,10 @@ class Work:
 class Maker:
     """Belongs to one event loop."""
 
-    def __init__(self, pool: Pool, tiers: Tiers, negatives: Negatives, policies: Policies) -> None:
+    def __init__(self, pool: Pool, tiers: Tiers, negatives: Negatives, policies: Policies, policy_age: float) -> None:
+        """`policy_age`: seconds after which a policy is read again."""
         self.pool = pool
+        self._policy_age = policy_age
         self._policies = policies
         self._negatives = negatives
         self.counts: Counter[str] = Counter()  # results by outcome
@@ -52,6 +54,8 @@ class Maker:
     async def make(self, work: Work) -> pb.CompileResult:
         """What becomes of it. Raises FarmError if there are no workers."""
         place, engine = work.place, ENGINE.digest
+        if self._policies.age(place.namespace) > self._policy_age:  # a worker farm answers no calls that would read it
+            await asyncio.to_thread(self._policies.read, place.namespace)
         policy = self._policies.latest(place.namespace)
 
         def is_made(entry: Entry) -> bool:

@@ -131,7 +131,7 @@ class Server:
         self._worker: RedisWorker | None = None
         self.maker: Maker | None = None
         if self.pool is not None:
-            self.maker = Maker(self.pool, self.tiers, negatives, self.policies)
+            self.maker = Maker(self.pool, self.tiers, negatives, self.policies, settings.limits.policy_age)
             own = LocalQueue(self.maker.make, self.pool.load)
             if settings.queue is not None:
                 self._worker = RedisWorker(settings.queue, own.run, self.maker.given_up, settings.pool.workers)

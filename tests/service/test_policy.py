@@ -21,7 +21,7 @@ from hotblock.jit.farm.client import FarmClient
 from hotblock.jit.farm.settings import FarmSettings
 from hotblock_cache.disk import DiskTier
 from hotblock_cache.envelope import sealed
-from hotblock_cache.errors import CacheError
+from hotblock_cache.errors import CacheError, StoreError
 from hotblock_cache.memory import MemoryTier
 from hotblock_cache.policy import Policies, Policy
 from hotblock_cache.signing import Signer, Verifier
@@ -263,6 +263,43 @@ def test_a_key_cannot_sign_the_policy_that_revokes_it() -> None:
     assert policies.offer("n", policy.sealed(new))
     assert not policies.latest("n").allows(b"s", b"e", b"d", old.key_id)
     assert policies.latest("n").allows(b"s", b"e", b"d", new.key_id)
+
+
+@pytest.mark.requirement("F6")
+def test_a_revoked_key_does_not_undo_its_revocation() -> None:
+    old, new = Signer.generate(), Signer.generate()
+    policies, _ = held(old, new)
+    policy = Policy("n").next(revoked_keys=frozenset({old.key_id}))
+    assert policies.offer("n", policy.sealed(new))
+    assert not policies.offer("n", replace(policy, serial=99, revoked_keys=frozenset()).sealed(old))
+    assert policies.latest("n") == policy
+
+
+def test_a_tier_that_has_failed_keeps_the_newer_policy_that_it_has() -> None:
+    signer = Signer.generate()
+    older, newer = Policy("n", 5).sealed(signer), Policy("n", 6).sealed(signer)
+
+    class Slips(MemoryTier):
+        name = "slips"
+        fails = False
+
+        def value(self, namespace: str, kind: Kind, name: bytes) -> bytes | None:
+            if self.fails:
+                raise StoreError("not now")
+            return super().value(namespace, kind, name)
+
+    near, far = MemoryTier(), Slips()
+    policies = Policies(Tiers([Layer.of(near, 1.0), Layer.of(far, 1.0)]), lambda: Verifier.of(signer.public))
+    assert policies.offer("n", older)
+    far.keep("n", Kind.POLICY, b"", newer, None)  # an operator's
+    far.fails = True
+    policies.read("n")
+    far.fails = False
+    assert far.value("n", Kind.POLICY, b"") == newer
+    assert policies.read("n")
+    assert near.value("n", Kind.POLICY, b"") == newer
+    near.replace("n", Kind.POLICY, b"", older, older)  # over something else than what was read
+    assert near.value("n", Kind.POLICY, b"") == newer
 
 
 def test_engines_in_order_and_alone() -> None:

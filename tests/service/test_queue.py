@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,9 +39,17 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
 class Fleet:
     """Some fronts, some workers, and the server where they meet."""
 
-    def __init__(self, stack: ExitStack, keys: KeyPair, folder: Path, fronts: int, workers: int) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        keys: KeyPair,
+        folder: Path,
+        fronts: int,
+        workers: int,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.valkey = stack.enter_context(Valkey(folder / "valkey"))
-        arguments = ["--redis", self.valkey.url, "--lease", str(LEASE)]
+        arguments = ["--redis", self.valkey.url, "--lease", str(LEASE), *arguments]
 
         def start(role: str, number: int) -> Farm:
             return stack.enter_context(Farm(keys, folder / f"{role}{number}", ["--role", role, *arguments]))
@@ -302,3 +313,41 @@ def test_what_is_urgent_comes_first(stack: ExitStack, keys: KeyPair, tmp_path: P
 
     asyncio.run(run())
     assert order == [0, 3, 2, 1]
+
+
+@pytest.mark.requirement("F9")
+def test_who_comes_again_at_once_is_served(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    """A caller that leaves, and asks again while its first wait is still being given up."""
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=1)
+    fleet.workers[0].stop()
+
+    async def run() -> list[pb.CompileResponse]:
+        async with grpc.aio.insecure_channel(fleet.fronts[0].address) as channel:
+            stub = farm_pb2_grpc.CompileFarmStub(channel)  # type: ignore[no-untyped-call]
+            request = request_for(chain, X)
+            for number in range(20):
+                leaving = stub.Compile(request)
+                await leaving.read()
+                await asyncio.sleep(0.0004 * number)
+                leaving.cancel()
+            again = asyncio.ensure_future(last(stub.Compile(request)))
+            await asyncio.to_thread(fleet.workers[0].start)
+            return [await asyncio.wait_for(again, 15)]
+
+    assert asyncio.run(run())[0].result == pb.CompileResponse.RESULT_ARTIFACT
+    assert fleet.compiles() == 1
+
+
+@pytest.mark.requirement("F6", "F9")
+def test_a_worker_farm_reads_the_policy_itself(stack: ExitStack, keys: KeyPair, tmp_path: Path) -> None:
+    """It answers no calls that would have it read one; and code that is revoked is compiled anew, not given out again."""
+    fleet = Fleet(stack, keys, tmp_path, fronts=1, workers=1, arguments=["--policy-age", "0.1"])
+    first = fleet.answers(request_for(chain, X), clients=1)[0].artifact
+    command = ["farm", "revoke", "--digest", hashlib.sha256(first.envelope).hexdigest(), "--redis", fleet.valkey.url]
+    command += ["--key", str(keys.private), "--trust", str(keys.trust)]
+    subprocess.run([sys.executable, "-m", "hotblock.cli", *command], check=True, capture_output=True)
+    time.sleep(0.3)
+    again = fleet.answers(request_for(chain, X), clients=1)[0]
+    assert again.result == pb.CompileResponse.RESULT_ARTIFACT
+    assert again.artifact.envelope != first.envelope
+    assert fleet.compiles() == 2

@@ -41,8 +41,9 @@ local pending = redis.pcall('XPENDING', KEYS[2], ARGV[1], number, number, 1)
 if pending.err or #pending > 0 then
   return 0
 end
-redis.call('XDEL', KEYS[2], number)
-redis.call('DEL', KEYS[1])
+if redis.call('XDEL', KEYS[2], number) == 1 then
+  redis.call('DEL', KEYS[1])
+end
 return 1
 """
 
@@ -90,7 +91,9 @@ class RedisQueue:
             self._reader = asyncio.create_task(self._read_results())
         await asyncio.wait_for(self._reading.wait(), self._settings.operation * 2)
         recipe = work.recipe
-        future = self._waiting.setdefault(recipe, asyncio.get_running_loop().create_future())
+        # Its own: one that was here before may be about to leave.
+        future: asyncio.Future[pb.CompileResult | None] = asyncio.get_running_loop().create_future()
+        self._waiting[recipe] = future
         deadline = time.monotonic() + self._settings.patience
         try:
             while time.monotonic() < deadline and not _is_cancelled():
@@ -107,6 +110,8 @@ class RedisQueue:
                 if not queued:
                     raise FarmError("the queue is full", reason="full")
                 done, _ = await asyncio.wait((future,), timeout=1.0)
+                if self._reader is None or (self._reader.done() and not done):
+                    raise redis.ConnectionError("nobody reads results any more")
                 if done:
                     result = future.result()
                     if result is None:
@@ -114,9 +119,10 @@ class RedisQueue:
                     return result
             return pb.CompileResult(outcome=pb.CompileResult.OUTCOME_STARVED, log="no worker took the job in time")
         finally:
-            self._waiting.pop(recipe, None)
-            if not future.done():
-                self._leave(work)
+            if self._waiting.get(recipe) is future:
+                del self._waiting[recipe]
+                if not future.done():
+                    self._leave(work)
 
     def _leave(self, work: Work) -> None:
         """Take a job that nobody here waits for out of the queue, unless a worker has it. Fronts that still wait for it put
@@ -147,6 +153,7 @@ class RedisQueue:
                     measured = time.monotonic()
         except Exception as error:  # whatever it is: nobody must wait for results that nobody reads
             write("queue.lost", error=f"{type(error).__name__}: {error}")
+            self._reading.clear()
             for future in self._waiting.values():
                 if not future.done():
                     future.set_result(None)

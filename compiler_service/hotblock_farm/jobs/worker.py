@@ -76,15 +76,15 @@ class RedisWorker:
     async def stop(self, patience: float) -> None:
         """Take no more; wait for those under way. What is not done then goes back to the queue."""
         self._stopping = True
-        if self._jobs:
-            await asyncio.wait(set(self._jobs), timeout=patience)
-        jobs = set(self._jobs)
-        for job in jobs:
-            job.cancel()
-        if self._task is not None:
+        if self._task is not None:  # first, so that no job comes any more
             await asyncio.wait({self._task}, timeout=BLOCK + self._settings.operation)
             self._task.cancel()
-            jobs.add(self._task)
+            await asyncio.gather(self._task, return_exceptions=True)
+        jobs = set(self._jobs)
+        if jobs:
+            await asyncio.wait(jobs, timeout=patience)
+        for job in jobs:
+            job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
         await self._client.aclose()
 

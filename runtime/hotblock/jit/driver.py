@@ -98,6 +98,7 @@ class Driver:
         self._compiler = compiler
         self.warm = compiler if isinstance(compiler, WarmCache) else None
         self._lock = threading.Condition()
+        self._is_revoked: Callable[[artifact.Code], bool] = lambda code: False
         self.degrade = Degrade()
         self._backoff = Backoff()
         self._random = random.Random()
@@ -291,7 +292,7 @@ class Driver:
             version.log = error.message
             return None
         with self._lock:  # one step for whoever looks: another caller's entry, or a policy that revokes it
-            if version.state is State.COLD:
+            if version.state is State.COLD and not self._is_revoked(code):
                 version.candidate = code
                 self._event(version, Event.FOUND)
                 if reply.checked:
@@ -301,6 +302,8 @@ class Driver:
     def _withdraw(self, is_revoked: Callable[[artifact.Code], bool]) -> None:
         """Take back what the fleet does not want used any more, installed or not. Entries under way end with what they
         have."""
+        with self._lock:
+            self._is_revoked = is_revoked  # what is being loaded now is asked before it is installed
         for unit in self.all_units():
             for version in unit.versions():
                 with self._lock:
@@ -380,6 +383,9 @@ class Driver:
             return
         with self._lock:
             if version.generation != reply.number or version.state is not State.REQUESTED:
+                return
+            if self._is_revoked(code):
+                self._wait(version, Event.STARVED, Reason.REVOKED, 1)
                 return
             version.candidate = code
             self.counters.completed += 1

@@ -152,6 +152,9 @@ class Calls:
                 why = f"{farm.address}: {error}"
                 farm.breaker.failed()
                 continue
+            except BaseException:
+                farm.breaker.failed()  # a breaker that lets one caller try waits for how it went
+                raise
             farm.breaker.succeeded(seconds)
             return answer
         raise NoFarmError(why)

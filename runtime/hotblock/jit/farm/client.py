@@ -275,6 +275,8 @@ class FarmClient:
         found = self.tiers.find(place, rank=lambda entry: policy.rank(entry.engine))
         if found is not None:
             return self._reply(job.number, found)
+        if not self._learnt:  # code for another namespace than this host's would be of no use
+            return Reply(job.number, Outcome.LOST, log="no farm has said whose this host is")
         if policy.paused:
             return Reply(job.number, Outcome.PAUSED, log="compiling is paused by the policy")
         try:
