@@ -31,7 +31,6 @@ __all__ = ["reside"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _REDIS_START: Final = 2.0
-_NICE: Final = 5
 
 
 def reside(settings_text: str) -> None:
@@ -39,7 +38,6 @@ def reside(settings_text: str) -> None:
     settings = HouseholdSettings.decode(settings_text)
     household = Household(settings)
     journal()
-    os.nice(_NICE)
     redis = _Redis(settings.redis, household.folder)
     try:
         asyncio.run(_run(household, redis))

@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
+_NICE = 10
+
 
 def main() -> None:
     """Go to the background, then run."""
+    os.nice(_NICE)  # before anything is imported: the runtime's calls go on meanwhile
     if os.fork():
         os._exit(0)  # the runtime has no child to wait for, and none that its own end would take along
     # Only now: what these import would be imported in vain by the process that leaves.
