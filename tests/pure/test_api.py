@@ -191,6 +191,16 @@ def test_parameters_copy_in_and_are_read_only(own_rt: hb.Runtime) -> None:
         own_rt.params["w"] = np.ones(2, complex)
 
 
+def test_a_function_is_lowered_for_constants(own_rt: hb.Runtime) -> None:
+    @hb.function
+    def product(x: Any, layer: Any) -> Any:
+        return x @ layer["w"]
+
+    x, layer = np.ones((2, 4), np.float32), {"w": own_rt.constant(np.ones((4, 3), np.float32))}
+    assert own_rt.load(product.lower(x, layer))(x, layer).tolist() == [[4.0] * 3] * 2
+    assert np.from_dlpack(layer["w"]).flags.writeable is False
+
+
 def test_constants_are_accepted_wherever_arrays_are(own_rt: hb.Runtime) -> None:
     x = np.arange(4.0)
     handle = own_rt.constant(x)

@@ -28,6 +28,14 @@ class Constant:
     def __repr__(self) -> str:
         return f"<hb.Constant {self.value.layout!r}>"
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """For whoever takes arrays, `fn.lower` among them. The memory is read-only."""
+        return self.value.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self.value.array.__dlpack_device__()
+        return device
+
 
 class Parameters(MutableMapping[str, Array]):
     """Named tensors that programs read with `load.param` and replace with `store.param`.
