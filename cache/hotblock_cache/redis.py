@@ -7,6 +7,7 @@
     hb:1:<ns>:{<digest>}                         an envelope
     hb:1:<ns>:{<segment>}:segment                the segment's bytes, to be compiled anew
     hb:1:<ns>:{<recipe>}:negative, :crashes      what became of a compile that made nothing; how often
+    hb:1:<ns>:{<recipe>}:witnesses               whose comparisons differed
     hb:1:<ns>:policy                             the policy
 
 Everything but the policy has a time to live, so a server with `maxmemory-policy volatile-lru` evicts this and not the

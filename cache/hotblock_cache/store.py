@@ -40,6 +40,7 @@ class Kind(Enum):
     SEGMENT = "segment"  # canonical bytes, by digest
     NEGATIVE = "negative"  # what became of a compile that made nothing, by recipe
     CRASHES = "crashes"  # how often a compile has ended its worker, by recipe
+    WITNESSES = "witnesses"  # whose comparisons differed, a name a line, by recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,15 @@ __all__ = ["Library", "Remembered", "ServiceLimits"]
 _WITNESSES: Final = 2
 """Callers of different names whose comparisons must differ before code is withdrawn from everybody."""
 
+_KEPT_WITNESSES: Final = 16
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
     """Bytes of a segment; calls of one identity that may wait for a compile; segments that are remembered, their bytes, and
     for how many seconds tiers keep them; specializations in one look-up and segments in one warm set; bytes of an answer to
-    either; seconds after which a policy is read again; milliseconds that a caller over its quota is asked to wait."""
+    either; seconds after which a policy is read again, and for which a witness against code counts; milliseconds that a
+    caller over its quota is asked to wait."""
 
     segment: int = 8 << 20
     waiting: int = 256
@@ -40,6 +43,7 @@ class ServiceLimits:
     batch: int = 1024
     warm_bytes: int = 64 << 20
     policy_age: float = 5.0
+    witness_life: float = 24 * 3600.0
     retry_ms: int = 1000
 
 
@@ -70,7 +74,6 @@ class Library:
         self.policies = policies
         self.negatives = negatives
         self._limits = limits
-        self._differed = Remembered(limits.remembered)  # who says so, by recipe
         self._segments = Remembered(limits.remembered, limits.remembered_bytes)
 
     async def look(self, place: Place, policy: Policy, own: bool = False) -> Found | None:
@@ -129,13 +132,20 @@ class Library:
     async def disagreed(self, witness: str, place: Place, engine: bytes) -> None:
         """A runtime's comparison found a difference. One host's word takes nothing from the others; that of two does."""
         recipe = Recipe(place.specialization, engine).digest
-        witnesses = self._differed.get(recipe, frozenset()) | {witness}
-        self._differed.keep(recipe, witnesses)
+        witnesses = await asyncio.to_thread(self._witnesses, place.namespace, recipe, witness)
         write("compare.differed", identity=witness, block=place.specialization.hex(), witnesses=len(witnesses))
         if len(witnesses) >= _WITNESSES:
             await asyncio.to_thread(self.tiers.drop, place, engine)
             await asyncio.to_thread(self.negatives.quarantine, place, engine)
             write("recipe.quarantined", block=place.specialization.hex(), engine=engine.hex())
+
+    def _witnesses(self, namespace: str, recipe: bytes, witness: str) -> set[str]:
+        """Everybody who has said so at any farm, this one included."""
+        kept = self.tiers.values(namespace, Kind.WITNESSES, recipe)
+        names = {witness} | {name for data in kept for name in data.decode(errors="replace").splitlines()}
+        data = "\n".join(sorted(names)[:_KEPT_WITNESSES]).encode()
+        self.tiers.keep(namespace, Kind.WITNESSES, recipe, data, self._limits.witness_life)
+        return names
 
     async def purge(self, namespace: str, is_meant: Callable[[Place, Entry], bool]) -> int:
         """Forget what is meant, and what came to nothing there; how many entries."""

@@ -323,42 +323,45 @@ def test_health_by_dependency(keys: KeyPair, tmp_path: Path) -> None:
             assert becomes(lambda: states() == well)
 
 
+@pytest.mark.requirement("F7")
 def test_two_tokens_witness_against_code(keys: KeyPair, tmp_path: Path) -> None:
-    """One host's word takes nothing from the others; that of a second one does."""
+    """One host's word takes nothing from the others; that of a second one does, at whichever farm."""
     tokens = tmp_path / "tokens"
     tokens.write_text("one-token team\ntwo-token team\n")
-    with Farm(keys, tmp_path / "farm", ["--tokens", str(tokens)]) as farm:
-        request = request_for(chain, X)
+    with Valkey(tmp_path / "valkey") as valkey:
+        arguments = ["--tokens", str(tokens), "--redis", valkey.url]
+        with Farm(keys, tmp_path / "a", arguments) as first, Farm(keys, tmp_path / "b", arguments) as second:
+            request = request_for(chain, X)
 
-        def report(token: str) -> Any:
-            seen = pb.ReportRequest.Seen(
-                segment=request.segment,
-                specialization=made.artifact.specialization,
-                engine=made.artifact.engine,
-                comparison=pb.ReportRequest.Seen.COMPARISON_DIFFERED,
-            )
-            return lambda stub: stub.Report(pb.ReportRequest(seen=[seen]), metadata=metadata(token))
+            def metadata(token: str) -> Any:
+                return (("authorization", f"Bearer {token}"),)
 
-        def metadata(token: str) -> Any:
-            return (("authorization", f"Bearer {token}"),)
+            def report(token: str) -> Any:
+                seen = pb.ReportRequest.Seen(
+                    segment=request.segment,
+                    specialization=made.artifact.specialization,
+                    engine=made.artifact.engine,
+                    comparison=pb.ReportRequest.Seen.COMPARISON_DIFFERED,
+                )
+                return lambda stub: stub.Report(pb.ReportRequest(seen=[seen]), metadata=metadata(token))
 
-        def compiled() -> pb.CompileResponse:
-            found: pb.CompileResponse = asked(
-                farm, lambda stub: last(stub.Compile(request, metadata=metadata("one-token")))
-            )
-            return found
+            def compiled() -> pb.CompileResponse:
+                found: pb.CompileResponse = asked(
+                    second, lambda stub: last(stub.Compile(request, metadata=metadata("one-token")))
+                )
+                return found
 
-        made = compiled()
-        assert made.result == ARTIFACT
-        for _ in range(3):
-            asked(farm, report("one-token"))
-        assert compiled().result == ARTIFACT
-        asked(farm, report("two-token"))
-        answer = compiled()
-        assert answer.result == pb.CompileResponse.RESULT_CRASHED
-        assert "differed" in answer.log
-        assert farm.events("recipe.quarantined") == 1
-        assert farm.events("compile.start") == 1
+            made = compiled()
+            assert made.result == ARTIFACT
+            for _ in range(3):
+                asked(first, report("one-token"))
+            assert compiled().result == ARTIFACT
+            asked(second, report("two-token"))
+            answer = compiled()
+            assert answer.result == pb.CompileResponse.RESULT_CRASHED
+            assert "differed" in answer.log
+            assert second.events("recipe.quarantined") == 1
+            assert first.events("compile.start") + second.events("compile.start") == 1
 
 
 def test_a_runtime_that_comes_before_its_farm(keys: KeyPair, tmp_path: Path) -> None:
