@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from hotblock_cache.tiers import Tiers
 
-__all__ = ["TABLE", "Metric", "MetricKind", "Sample", "cache_samples", "families"]
+__all__ = ["TABLE", "Metric", "MetricKind", "Sample", "answer_at", "cache_samples", "counted", "families"]
 
 
 class MetricKind(Enum):
@@ -61,6 +63,15 @@ def cache_samples(tiers: Tiers) -> Iterator[Sample]:
     for (tier, reason), count in list(tiers.errors.items()):
         yield Sample(ERRORS, count, (tier, reason))
     yield Sample(SAVED, tiers.saved)
+
+
+def answer_at(address: str, collector: Collector) -> None:
+    """Answer at http://address/metrics from a thread until the process ends; on loopback if no host is said. Raises OSError
+    or ValueError."""
+    host, _, port = address.rpartition(":")
+    registry = CollectorRegistry()
+    registry.register(collector)
+    start_http_server(int(port), host or "127.0.0.1", registry)
 
 
 def counted(metric: Metric, counts: Mapping[str, float]) -> Iterator[Sample]:

@@ -18,7 +18,7 @@ from hotblock_cache.envelope import opened, sealed
 from hotblock_cache.errors import CacheError, EnvelopeError
 from hotblock_cache.keys import Recipe
 from hotblock_cache.signing import Signer, Verifier
-from hotblock_cache.store import Found, Kind
+from hotblock_cache.store import Kind
 from hotblock_cache.tiers import Tiers
 from hotblock_proto.v1 import farm_pb2 as pb
 
@@ -51,10 +51,6 @@ class Policy:
             and key not in self.revoked_keys
             and not (self.revoked_recipes and Recipe(specialization, engine).digest in self.revoked_recipes)
         )
-
-    def allows_found(self, found: Found) -> bool:
-        """The same for an entry with its blob, whose signer is not looked at."""
-        return self.allows(found.place.specialization, found.entry.engine, found.entry.digest)
 
     def rank(self, engine: bytes) -> int:
         """Which of several engines comes first."""

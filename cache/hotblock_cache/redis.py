@@ -31,7 +31,7 @@ from redis.retry import Retry
 from hotblock_cache.errors import StoreError
 from hotblock_cache.store import MAX_ENGINES, Entry, Kind, Place
 
-__all__ = ["RedisSettings", "RedisTier", "arguments", "connect", "is_cluster"]
+__all__ = ["RedisSettings", "RedisTier", "arguments", "connect", "is_cluster", "server_url"]
 
 _SPECIALIZATIONS: Final = 256
 """Specializations of a segment and target that the index orders by use."""
@@ -58,6 +58,11 @@ class RedisSettings:
 _CLUSTER: Final = "cluster+"
 
 
+def server_url(url: str) -> str:
+    """The URL of a server, or of a cluster's node, as the library takes it."""
+    return url.removeprefix(_CLUSTER)
+
+
 def is_cluster(url: str) -> bool:
     """Whether a URL is for a cluster: cluster+redis://host:port of any of its nodes."""
     return url.startswith(_CLUSTER)
@@ -81,8 +86,7 @@ def connect(settings: RedisSettings) -> Any:
     try:
         if is_cluster(settings.url):
             del options["retry_on_error"]
-            url = settings.url.removeprefix(_CLUSTER)
-            return redis.RedisCluster.from_url(url, require_full_coverage=False, **options)
+            return redis.RedisCluster.from_url(server_url(settings.url), require_full_coverage=False, **options)
         return redis.Redis.from_url(settings.url, **options)
     except ValueError as error:
         raise StoreError(f"not the URL of a Redis: {error}", reason="url") from None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from hotblock_cache import metrics as cache
-from hotblock_cache.metrics import Metric, MetricKind, Sample, cache_samples, counted, families
+from hotblock_cache.metrics import Metric, MetricKind, Sample, answer_at, cache_samples, counted, families
 from hotblock_cache.tiers import Tiers
 from hotblock_farm.errors import FarmError
 from hotblock_farm.interceptors import CallCounts
@@ -92,10 +91,7 @@ class FarmCollector(Collector):
 
 def serve_metrics(farm: _Farm, address: str) -> None:
     """Answer at http://address/metrics from a thread until the process ends. Raises FarmError."""
-    host, _, port = address.rpartition(":")
-    registry = CollectorRegistry()
-    registry.register(FarmCollector(farm))
     try:
-        start_http_server(int(port), host or "127.0.0.1", registry)
+        answer_at(address, FarmCollector(farm))
     except (OSError, ValueError) as error:
         raise FarmError(f"no metrics at {address!r:.80}: {error}", reason="metrics") from None

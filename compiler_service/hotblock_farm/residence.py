@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -25,11 +23,10 @@ from hotblock_farm.jobs import QueueSettings
 from hotblock_farm.journal import journal, write
 from hotblock_farm.negatives import NegativeSettings
 from hotblock_farm.server import Server, ServerSettings, Stop
-from hotblock_farm.supervisor import WorkerSettings
+from hotblock_farm.supervisor import WorkerSettings, die_with_parent
 
 __all__ = ["reside"]
 
-_PR_SET_PDEATHSIG: Final = 1
 _REDIS_START: Final = 2.0
 
 
@@ -135,7 +132,7 @@ class _Redis:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                preexec_fn=_die_with_parent,  # of the thread that starts it, which is the main one and lives to the end
+                preexec_fn=die_with_parent,  # with the main thread, which lives to the end
             )
 
     async def ready(self) -> str:
@@ -167,7 +164,3 @@ def _binary(command: str) -> str | None:
     if package is None or package.origin is None:
         return None
     return next((str(path) for path in sorted(Path(package.origin).parent.glob("bin/*-server"))), None)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -33,7 +33,7 @@ from hotblock_farm.errors import FarmError
 from hotblock_farm.frames import Frames, framed
 from hotblock_proto.v1 import artifact_pb2 as pb
 
-__all__ = ["Supervisor", "WorkerSettings", "main"]
+__all__ = ["Supervisor", "WorkerSettings", "die_with_parent", "main"]
 
 _CHUNK: Final = 1 << 16
 _TICK: Final = 0.1
@@ -195,7 +195,7 @@ class Supervisor:
             stderr=subprocess.DEVNULL,
             env={},
             close_fds=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         worker = _Worker(process)
         assert process.stdout is not None and process.stdin is not None
@@ -316,7 +316,8 @@ def _is_stopped(pid: int) -> bool:
         return True
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For a child, before it becomes what it runs: end with the thread that has started it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -71,9 +71,9 @@ class Runtime:
     `compiler`: None compiles in the background if a compiler is installed (the extra `farm`), "embedded" demands one,
     "grpc://host:port[,host:port]" (grpcs:// for TLS, grpc+unix:///path) asks a farm that hosts share, "bundle:/path" uses
     what `hotblock cache export` has written and compiles nothing, "off" interprets everything; a `hotblock.jit.Compiler`
-    is used as it is. `preset`: "inference" compiles after 3 entries of a segment,
-    "default" after 8; `hot_threshold` is any other number. `capacity`: how many compiled versions are kept.
-    `deny`: names of functions (or segments, as `report` has them) that are never compiled.
+    is used as it is. `preset`: "inference" compiles after 3 entries of a segment, "default" after 8; `hot_threshold` is
+    any other number. `capacity`: how many compiled versions are kept. `deny`: names of functions (or segments,
+    as `report` has them) that are never compiled.
     """
 
     def __init__(

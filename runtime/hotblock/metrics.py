@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -16,7 +15,7 @@ from hotblock.api import Runtime
 from hotblock.errors import HotblockError
 from hotblock.jit.states import State
 from hotblock_cache import metrics as cache
-from hotblock_cache.metrics import Metric, MetricKind, Sample, cache_samples, counted, families
+from hotblock_cache.metrics import Metric, MetricKind, Sample, answer_at, cache_samples, counted, families
 from hotblock_cache.tiers import Tiers
 
 __all__ = ["TABLE", "RuntimeCollector", "serve"]
@@ -61,10 +60,7 @@ class RuntimeCollector(Collector):
 
 def serve(runtime: Runtime, address: str = "127.0.0.1:9151") -> None:
     """Answer at http://address/metrics from a thread until the process ends. Raises HotblockError."""
-    host, _, port = address.rpartition(":")
-    registry = CollectorRegistry()
-    registry.register(RuntimeCollector(runtime))
     try:
-        start_http_server(int(port), host or "127.0.0.1", registry)
+        answer_at(address, RuntimeCollector(runtime))
     except (OSError, ValueError) as error:
         raise HotblockError(f"no metrics at {address!r:.80}: {error}", reason="metrics") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -25,7 +26,6 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-from homes import fresh_home
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +37,7 @@ from support.certificates import certificates
 from support.servers import Farm, Valkey, make_keys
 
 import hotblock as hb
+from hotblock.demos.fleet import scratch_home
 from hotblock.devices.native import host_target
 from hotblock.isa import parse
 from hotblock.jit import Decline
@@ -90,19 +91,12 @@ def program(number):
     )
 
 
-class Collector(Decline):
-    def submit(self, job):
-        self.job = job
-
-
 def request(number, whole=True):
     """The call that a runtime makes for a function."""
-    collector = Collector()
+    collector = Decline()
     with hb.Runtime(compiler=collector, hot_threshold=1) as runtime:
         runtime.load(program(number))(np.ones((3, 8), np.float32))
-    job = collector.job
-    import hashlib
-
+    (job,) = collector.jobs
     return farm_pb2.CompileRequest(
         segment=hashlib.sha256(job.segment).digest(),
         shape_class=job.shape_class,
@@ -287,7 +281,7 @@ def starts():
     )
     made, first = [], []
     for _ in range(5):
-        with fresh_home():
+        with scratch_home():
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         a, b = map(float, done.stdout.split())
         made.append(a)
@@ -359,7 +353,7 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="hb-"))
     try:
         with ExitStack() as stack:
-            stack.enter_context(fresh_home())
+            stack.enter_context(scratch_home())
             keys = make_keys(folder)
             valkey = stack.enter_context(Valkey(folder / "valkey"))
             for name, step in (

@@ -15,11 +15,11 @@ from pathlib import Path
 import chains
 import numpy as np
 import workloads as w
-from homes import fresh_home
 from ours import decoder
 
 import hotblock as hb
 import hotblock.jit.memory
+from hotblock.demos.fleet import scratch_home
 from hotblock.isa import parse
 from hotblock.jit import Decline
 from hotblock.jit.unit import Unit
@@ -248,7 +248,7 @@ def latencies():
     for compiler in ("off", None):
         times = []
         for _ in range(4):
-            with fresh_home(), hb.Runtime(compiler=compiler) as rt:
+            with scratch_home(), hb.Runtime(compiler=compiler) as rt:
                 layers = [{name: rt.constant(a) for name, a in layer.items()} for layer in w.decoder_weights()]
                 loaded = rt.load(decoder)
                 for number in range(26):

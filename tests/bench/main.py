@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import workloads as w
-from homes import fresh_home
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
+from hotblock.demos.fleet import scratch_home
 
 HERE = Path(__file__).parent
 
@@ -219,7 +220,7 @@ def main() -> int:
     console = Console()
     peers = str(Path(options.peer_python).absolute())
     with (
-        fresh_home(),
+        scratch_home(),
         engine("hotblock", sys.executable, "ours.py") as ours,
         engine("torch", peers, "torch_peer.py") as torch,
         engine("jax", peers, "jax_peer.py") as jax,
@@ -232,7 +233,7 @@ def main() -> int:
     for line in agree(series):
         console.print(f"[red]{line}")
     rows = report(series, console)
-    with fresh_home():
+    with scratch_home():
         own = figures(console)
     if options.json:
         times = {f"{name}: {variant}": one.all for (name, variant), one in series.items()}

@@ -10,10 +10,10 @@ from pathlib import Path
 import chains
 import numpy as np
 import workloads as w
-from homes import fresh_home
 from worker import repeated, serve, timed
 
 import hotblock as hb
+from hotblock.demos.fleet import scratch_home
 
 
 def heads(x):
@@ -82,7 +82,7 @@ def w1_cold():
 
     def run(number):
         def stream():
-            with fresh_home(), hb.Runtime() as runtime:
+            with scratch_home(), hb.Runtime() as runtime:
                 layers = [{name: runtime.constant(a) for name, a in layer.items()} for layer in w.decoder_weights()]
                 loaded = runtime.load(decoder)
                 for request in range(w.STREAM):

@@ -326,7 +326,7 @@ def test_a_compiler_that_declines_everything_is_asked_once() -> None:
 def test_a_compiler_that_never_answers_degrades(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(Decline):
         def submit(self, job: Job) -> None:
-            self.jobs = [*getattr(self, "jobs", []), job]
+            self.jobs.append(job)
 
     now = [0.0]
     monkeypatch.setattr("hotblock.jit.driver.time.monotonic", lambda: now[0])

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from service.test_farm import PATIENCE, X, chain, other
 from support.processes import gone, of_household
 from support.venvs import runtime_venv
 
@@ -22,9 +22,7 @@ import hotblock as hb
 from hotblock_farm.embedded import Embedded
 from hotblock_farm.household import Household, HouseholdSettings
 
-PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
-X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
 HOST = """
 import sys, time, numpy as np, hotblock as hb
@@ -42,16 +40,6 @@ print(report.compiled_entries, report.compiles_requested, hb.__version__, flush=
 sys.stdin.read()
 rt.close()
 """
-
-
-@hb.function
-def chain(x: Any) -> Any:
-    return hb.exp(x) * 0.5 + x
-
-
-@hb.function
-def other(x: Any) -> Any:
-    return hb.softmax(hb.tanh(x) * 3.0)
 
 
 class Hosts:

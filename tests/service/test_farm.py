@@ -25,11 +25,10 @@ from support.servers import Farm, KeyPair, Valkey, make_keys
 
 import hotblock as hb
 from hotblock.devices.native import host_target
-from hotblock.jit import Job, Outcome, Reply
+from hotblock.jit import Decline
 from hotblock.jit.artifact import ARTIFACT_ABI
 from hotblock.jit.farm.client import FarmClient
 from hotblock.jit.farm.settings import FarmSettings
-from hotblock_cache.signing import Verifier
 from hotblock_farm.errors import FarmError
 from hotblock_farm.server import ServerSettings
 from hotblock_proto.v1 import farm_pb2 as pb
@@ -85,31 +84,9 @@ def calls(runtime: hb.Runtime, count: int = 4, warm_wait: float = 0.0) -> dict[s
     return runtime.report().to_dict()
 
 
-class _Collector:
-    """A compiler that only remembers what it is asked."""
-
-    name = "collector"
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def start(self, deliver: Callable[[Reply, Verifier], None]) -> None:
-        self._deliver = deliver
-
-    def submit(self, job: Job) -> None:
-        self.jobs.append(job)
-        self._deliver(Reply(job.number, Outcome.REFUSED), Verifier({}))
-
-    def disown(self) -> None:
-        """Nothing was started."""
-
-    def close(self) -> None:
-        """Nothing was started."""
-
-
 def request_for(function: Any, *arguments: Any, program: bool = True) -> pb.CompileRequest:
     """What a runtime would send."""
-    collector = _Collector()
+    collector = Decline()
     with hb.Runtime(compiler=collector, hot_threshold=1) as rt:
         rt.load(function)(*arguments)
     (job,) = collector.jobs

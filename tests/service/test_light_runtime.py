@@ -9,13 +9,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from service.test_farm import calls, chain, host
+from service.test_farm import X, calls, chain, host
 from support.servers import Farm, make_keys
 from support.venvs import runtime_venv
 
-X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 ROOT = Path(__file__).parents[2]
 
 HOST = """

@@ -15,7 +15,7 @@ from support.processes import descendants
 
 import hotblock as hb
 from hotblock.devices.native import host_target
-from hotblock.jit import Decline, Job
+from hotblock.jit import Decline
 from hotblock_farm.errors import FarmError
 from hotblock_farm.pool import Pool
 from hotblock_farm.supervisor import WorkerSettings
@@ -26,14 +26,10 @@ ARTIFACT, CRASHED = pb.CompileResult.OUTCOME_ARTIFACT, pb.CompileResult.OUTCOME_
 
 
 def job() -> pb.CompileJob:
-    class Collector(Decline):
-        def submit(self, job: Job) -> None:
-            self.job = job
-
-    collector = Collector()
+    collector = Decline()
     with hb.Runtime(compiler=collector, hot_threshold=1) as runtime:
         runtime.load(chain)(np.ones((3, 4), np.float32))
-    asked = collector.job
+    (asked,) = collector.jobs
     return pb.CompileJob(
         namespace="n", segment=asked.segment, shape_class=asked.shape_class, target=host_target() or ""
     )

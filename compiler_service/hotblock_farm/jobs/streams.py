@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 
-from hotblock_cache.redis import arguments, is_cluster
+from hotblock_cache.redis import arguments, is_cluster, server_url
 from hotblock_cache.store import Place
 from hotblock_farm.engine import ENGINE
 from hotblock_farm.maker import Work
@@ -69,8 +69,7 @@ def client_of(settings: QueueSettings, wait: float = 0.0) -> Any:
     options = {**arguments(settings.operation, settings.operation + wait), "retry": Retry(NoBackoff(), 0)}
     if is_cluster(settings.url):
         del options["retry_on_error"]
-        url = settings.url.removeprefix("cluster+")
-        return redis.asyncio.RedisCluster.from_url(url, require_full_coverage=False, **options)
+        return redis.asyncio.RedisCluster.from_url(server_url(settings.url), require_full_coverage=False, **options)
     return redis.asyncio.Redis.from_url(settings.url, **options)
 
 

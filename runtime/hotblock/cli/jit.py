@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from hotblock.api import Runtime
 from hotblock.cli.report import emit_json, json_option
 from hotblock.cli.run import call_options, loaded_call
 from hotblock.errors import HotblockError
-from hotblock.jit import Job, Outcome, Reply, installed
+from hotblock.jit import Decline, installed
 from hotblock.stages import Stage
-from hotblock_cache.signing import Verifier
 
 __all__ = ["jit", "lower"]
 
@@ -65,29 +63,6 @@ def why(
             click.echo("no segment was entered: there is nothing in this call that could be compiled")
 
 
-class _Collector:
-    """A compiler that only remembers what it is asked."""
-
-    name = "collector"
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def start(self, deliver: Callable[[Reply, Verifier], None]) -> None:
-        self._deliver = deliver
-
-    def submit(self, job: Job) -> None:
-        self.jobs.append(job)
-        self._deliver(Reply(job.number, Outcome.REFUSED), Verifier({}))
-
-    def disown(self) -> bool:
-        """Nothing was started."""
-        return True
-
-    def close(self) -> None:
-        """Nothing was started."""
-
-
 @click.command()
 @call_options
 @click.option(
@@ -116,7 +91,7 @@ def lower(
     point = installed()
     if point is None:
         raise HotblockError("no compiler is installed; pip install 'hotblock[farm]'", reason="compiler")
-    collector = _Collector()
+    collector = Decline()
     with Runtime(compiler=collector, hot_threshold=1) as runtime:
         loaded_call(runtime, file, name, inputs, params)()
         names = [s.name for s in runtime.report().segments if s.calls]

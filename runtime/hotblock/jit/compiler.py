@@ -98,14 +98,18 @@ class WarmCache(Protocol):
 
 
 class Decline:
-    """A compiler that refuses every job; for tests of everything around it."""
+    """A compiler that refuses every job, and remembers it: what would be asked, and everything around it."""
 
     name = "decline"
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
 
     def start(self, deliver: Callable[[Reply, Verifier], None]) -> None:
         self._deliver = deliver
 
     def submit(self, job: Job) -> None:
+        self.jobs.append(job)
         self._deliver(Reply(job.number, Outcome.REFUSED, log="this compiler declines everything"), Verifier({}))
 
     def disown(self) -> bool:
