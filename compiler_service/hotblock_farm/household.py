@@ -92,7 +92,7 @@ class Household:
     """The folders. Every method may raise OSError."""
 
     def __init__(self, settings: HouseholdSettings) -> None:
-        """Nothing is made yet."""
+        """The folder of what is kept is made, and tried, if there is to be one; nothing else yet."""
         self.settings = settings
         state = f"{__version__}\0{Path(__file__).parent}\0{sys.prefix}\0{settings.encode()}"
         digest = hashlib.sha256(state.encode()).hexdigest()[:12]
